@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: MIT
+#
+# `make help` lists what there is. One build folder per kind of build:
+#
+#   build/release  gcc -O2, asserts on          build/asan   address and undefined sanitizers
+#   build/clang    the same with clang          build/fuzz   clang, libFuzzer
+#   build/llhttp   the HTTP parser's sources    build/cover  gcov
+#
+# `make KIND=asan all` builds one of them. Sources are found by folder: a new file needs
+# no line here. Handy while working: `make unit T=buf` builds and runs one unit test;
+# FOLDERS="base proto" leaves the other folders of src/ out; V=1 shows the commands.
+
+KIND    ?= release
+BUILD   ?= build/$(KIND)
+FOLDERS ?= $(notdir $(wildcard src/*))
+PREFIX  ?= /usr/local
+V       ?= 0
+
+JOBS ?= $(shell nproc)
+ifeq ($(MAKELEVEL),0)
+MAKEFLAGS += -j$(JOBS)
+endif
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+# ---- kinds -----------------------------------------------------------------------------
+
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+
+CC_release := gcc
+CC_clang   := clang
+CC_asan    := gcc
+CC_fuzz    := clang
+CC_cover   := gcc
+
+OPT_release := -O2
+OPT_clang   := -O2
+OPT_asan    := -O1 $(SANITIZE)
+OPT_fuzz    := -O1 $(SANITIZE) -fsanitize=fuzzer-no-link
+OPT_cover   := -O0 --coverage
+
+CC       := $(or $(CC_$(KIND)),$(error KIND=$(KIND) is not one of: release clang asan fuzz cover))
+WARNINGS := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes \
+            -Wcast-qual -Wwrite-strings -Wformat=2 -Wundef -Wvla -Wpointer-arith -Werror
+CPPFLAGS := -D_GNU_SOURCE -Iinclude -isystem build/llhttp/include
+CFLAGS   := -std=gnu11 -g $(OPT_$(KIND)) $(WARNINGS) $(EXTRA_CFLAGS)
+LDFLAGS  := $(OPT_$(KIND)) $(EXTRA_LDFLAGS)
+LDLIBS   := -levent_core -levent_pthreads -ljansson -lyaml -lxxhash -lpthread -lm
+
+# ---- what there is to build --------------------------------------------------------------
+
+MAIN      := src/cmd/main.c
+LIB_SRC   := $(filter-out $(MAIN),$(wildcard $(FOLDERS:%=src/%/*.c)))
+UNIT_SRC  := $(wildcard tests/unit/test_*.c)
+HELP_SRC  := $(filter-out $(UNIT_SRC),$(wildcard tests/unit/*.c))
+FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
+BENCH_SRC := $(wildcard bench/bench_*.c)
+
+OBJ      := $(BUILD)/obj
+LLHTTP   := $(addprefix $(OBJ)/llhttp/,llhttp.o api.o http.o)
+LIB      := $(BUILD)/libincipit.a
+LIB_OBJ  := $(LIB_SRC:%.c=$(OBJ)/%.o) $(LLHTTP)
+HELP_OBJ := $(HELP_SRC:%.c=$(OBJ)/%.o)
+UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
+CORPUS   := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/corpus/%)
+FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
+BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
+PROGRAM  := $(and $(wildcard $(MAIN)),$(wildcard src/gateway/gateway.c),$(BUILD)/incipit)
+
+.PHONY: all programs demo-llama test test-engines unit lint format asan fuzz fuzz-programs \
+        cover bench install clean distclean help force
+.DELETE_ON_ERROR:
+.SECONDARY:
+.DEFAULT_GOAL := all
+
+all: $(LIB) $(PROGRAM) ## Build the gateway: build/release/incipit
+programs: all $(UNIT) $(CORPUS)
+
+# ---- rules -------------------------------------------------------------------------------
+
+say_0 = @printf '  %-5s %s\n'
+say_1 = @: #
+say   = $(say_$(V))
+Q     = $(if $(filter 0,$(V)),@)
+
+build/deps.stamp: tools/deps.sh
+	$(Q)tools/deps.sh build/llhttp
+	@touch $@
+
+# Everything depends on the command line that made it.
+$(BUILD)/flags: force
+	@mkdir -p $(@D)
+	@echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(LDLIBS)' | cmp -s - $@ || \
+	 echo '$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(LDLIBS)' > $@
+
+$(OBJ)/%.o: %.c $(BUILD)/flags | build/deps.stamp
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(OBJ)/llhttp/%.o: $(BUILD)/flags | build/deps.stamp
+	$(say) CC build/llhttp/$*.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Ibuild/llhttp/include -g $(OPT_$(KIND)) -w -c -o $@ build/llhttp/$*.c
+
+$(LIB): $(LIB_OBJ)
+	$(say) AR $@
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/incipit: $(OBJ)/$(MAIN:.c=.o) $(LIB)
+	$(say) LD $@
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(HELP_OBJ) $(LIB)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+
+$(BUILD)/corpus/%: $(OBJ)/tests/fuzz/%.o $(OBJ)/tests/fuzz/replay_main.o $(LIB)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(LIB)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+
+$(BUILD)/bench/%: $(OBJ)/bench/%.o $(LIB)
+	$(say) LD $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
+
+# ---- tests -------------------------------------------------------------------------------
+
+test: ## Build with gcc, clang and sanitizers; run unit, corpus and e2e tests
+	$(Q)$(MAKE) KIND=release programs
+	$(Q)$(MAKE) KIND=clang programs
+	$(Q)$(MAKE) KIND=asan programs
+	$(Q)python3 tests/run.py build/release build/asan
+
+unit: $(BUILD)/tests/test_$(T) ## Build and run one unit test: make unit T=buf
+	$(Q)$<
+
+asan: ## The tests on the build with sanitizers alone
+	$(Q)$(MAKE) KIND=asan programs
+	$(Q)python3 tests/run.py build/asan
+
+test-engines: ## Run against a real llama-server (downloads one, about 180 MB)
+	$(Q)$(MAKE) KIND=release programs
+	$(Q)python3 tests/run.py --engines build/release
+
+FUZZ_SECONDS ?= 60
+fuzz: ## Fuzz each target for FUZZ_SECONDS (60)
+	$(Q)$(MAKE) KIND=fuzz fuzz-programs
+	$(Q)tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
+
+fuzz-programs: $(FUZZ)
+
+cover: ## Line coverage of the tests, by file
+	$(Q)$(MAKE) KIND=cover programs
+	$(Q)find build/cover -name '*.gcda' -delete
+	$(Q)python3 tests/run.py build/cover
+	$(Q)tools/cover.sh build/cover/obj
+
+bench: $(PROGRAM) $(BENCH) ## Run the benchmarks; results go to bench/results/
+	$(Q)tools/bench.sh $(BUILD)/bench $(BENCH_SRC)
+
+lint: build/deps.stamp ## Layers, names, headers, sizes, format, configuration keys
+	$(Q)$(MAKE) KIND=release programs
+	$(Q)$(MAKE) KIND=clang programs
+	$(Q)tools/lint/all.sh
+
+C_FILES = $(shell find include src tests bench -name '*.[ch]')
+format: ## Reformat all C files
+	$(Q)clang-format -i $(C_FILES)
+
+# ---- the rest ----------------------------------------------------------------------------
+
+demo-llama: $(PROGRAM) ## A real engine with a small model behind the gateway
+	$(Q)tools/demo_llama.sh $(BUILD)/incipit
+
+install: all ## Install to PREFIX (/usr/local); DESTDIR is honoured
+	install -D -m 755 $(BUILD)/incipit $(DESTDIR)$(PREFIX)/bin/incipit
+	install -D -m 644 conf/incipit.yaml $(DESTDIR)$(PREFIX)/share/incipit/incipit.yaml
+	install -D -m 644 conf/minimal.yaml $(DESTDIR)$(PREFIX)/share/incipit/minimal.yaml
+
+clean: ## Remove what was built (not build/llhttp)
+	rm -rf build/release build/clang build/asan build/fuzz build/cover
+
+distclean: ## Remove build/ altogether
+	rm -rf build
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | \
+	 sed -E 's/^([a-z-]+):[^#]*## (.*)/\1\t\2/' | \
+	 while IFS="$$(printf '\t')" read -r t h; do printf '  %-14s %s\n' "$$t" "$$h"; done
