@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/buf.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+
+void buf_free(struct buf *b)
+{
+    free(b->data);
+    *b = (struct buf){0};
+}
+
+char *buf_reserve(struct buf *b, size_t n)
+{
+    assert(b->start <= b->end && b->end <= b->cap);
+    if (b->cap - b->end >= n)
+        return b->data + b->end;
+    const size_t len = buf_len(b);
+    if (b->start && b->start >= len && b->cap - len >= n) {
+        memmove(b->data, b->data + b->start, len); /* cheap: most of it was consumed */
+    } else {
+        size_t cap = b->cap ? b->cap : 256;
+        while (cap - len < n)
+            cap *= 2;
+        char *data = mem_alloc(cap);
+        if (len)
+            memcpy(data, b->data + b->start, len);
+        free(b->data);
+        b->data = data;
+        b->cap = cap;
+    }
+    b->start = 0;
+    b->end = len;
+    return b->data + b->end;
+}
+
+void buf_commit(struct buf *b, size_t n)
+{
+    assert(b->cap - b->end >= n);
+    b->end += n;
+}
+
+void buf_append(struct buf *b, const void *ptr, size_t n)
+{
+    if (!n)
+        return;
+    memcpy(buf_reserve(b, n), ptr, n);
+    b->end += n;
+}
+
+void buf_append_slice(struct buf *b, struct slice s)
+{
+    buf_append(b, s.ptr, s.len);
+}
+
+void buf_append_str(struct buf *b, const char *s)
+{
+    buf_append(b, s, strlen(s));
+}
+
+void buf_append_char(struct buf *b, char c)
+{
+    buf_append(b, &c, 1);
+}
+
+void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
+{
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    assert(n >= 0);
+    char *at = buf_reserve(b, (size_t)n + 1);
+    vsnprintf(at, (size_t)n + 1, fmt, again);
+    va_end(again);
+    b->end += (size_t)n;
+}
+
+void buf_printf(struct buf *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    buf_vprintf(b, fmt, ap);
+    va_end(ap);
+}
+
+void buf_consume(struct buf *b, size_t n)
+{
+    assert(n <= buf_len(b));
+    b->start += n;
+    if (b->start == b->end)
+        b->start = b->end = 0;
+}
+
+char *buf_take_str(struct buf *b)
+{
+    buf_append_char(b, '\0');
+    char *s = b->data;
+    if (b->start)
+        memmove(s, s + b->start, buf_len(b));
+    *b = (struct buf){0};
+    return s;
+}
