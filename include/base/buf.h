@@ -25,7 +25,7 @@ static inline size_t buf_len(const struct buf *b)
 }
 static inline struct slice buf_slice(const struct buf *b)
 {
-    return (struct slice){b->data + b->start, b->end - b->start};
+    return (struct slice){b->data ? b->data + b->start : "", b->end - b->start};
 }
 
 /* Room for at least `n` more bytes; returns where they go. Commit with buf_commit(). */

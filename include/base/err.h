@@ -28,7 +28,6 @@ enum err_code {
 #define X(code, name) code,
     ERR_CODES(X)
 #undef X
-    ERR_END
 };
 
 struct err {

@@ -29,7 +29,7 @@ static inline bool hash128_none(struct hash128 h)
 /* Writes 32 digits and a NUL to `out`, returns `out`. */
 char *hash128_hex(struct hash128 h, char out[HASH128_HEX]);
 
-/* Reads exactly 32 digits of either case. */
+/* The whole string must be exactly 32 digits, of either case. */
 bool hash128_parse(const char *hex, struct hash128 *out);
 
 #endif

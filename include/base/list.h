@@ -14,9 +14,11 @@ struct list {
     struct list *next, *prev;
 };
 
-#define LIST_ENTRY(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+#define LIST_ENTRY(ptr, type, member)                                                    \
+    ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-#define LIST_EACH(it, head) for (struct list *it = (head)->next; it != (head); it = it->next)
+#define LIST_EACH(it, head)                                                              \
+    for (struct list *it = (head)->next; it != (head); it = it->next)
 
 /* As LIST_EACH, and `it` may be removed in the body. */
 #define LIST_EACH_SAFE(it, tmp, head)                                                    \

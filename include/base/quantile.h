@@ -12,11 +12,12 @@
 #define QUANTILE_KEEP 1024
 
 struct quantile {
-    uint64_t n;    /* samples ever added */
-    double sum;    /* of all samples ever added */
+    uint64_t n; /* samples ever added */
+    double sum; /* of all samples ever added */
     double last[QUANTILE_KEEP];
 };
 
+/* `value` is a number, never NAN: unknown is not added. */
 void quantile_add(struct quantile *q, double value);
 
 /* The p-quantile (0 ≤ p ≤ 1, nearest rank) of the window; NAN where it is empty. */

@@ -43,7 +43,8 @@ static inline bool slice_eq_nocase(struct slice a, struct slice b)
 
 static inline bool slice_starts(struct slice s, struct slice prefix)
 {
-    return s.len >= prefix.len && memcmp(s.ptr, prefix.ptr, prefix.len) == 0;
+    return s.len >= prefix.len &&
+           (prefix.len == 0 || memcmp(s.ptr, prefix.ptr, prefix.len) == 0);
 }
 
 /* Without spaces and tabs at either end. */

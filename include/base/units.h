@@ -3,9 +3,10 @@
 #define INCIPIT_BASE_UNITS_H
 
 /*
- * Numbers as people write them in configurations: "4GiB", "30s", "5%", "4096".
- * Digits only (with an optional decimal fraction), no sign, no exponent, no hexadecimal;
- * overflow is an error. The whole string must be used up.
+ * Numbers as people write them in configurations: "4GiB", "30s", "1.5h", "4096".
+ * Digits only (with a fraction of at most six digits, where there is a smaller unit to
+ * take it), no sign, no exponent, no hexadecimal; overflow is an error. The whole string
+ * must be used up.
  */
 
 #include <stdbool.h>

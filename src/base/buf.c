@@ -2,6 +2,7 @@
 #include "base/buf.h"
 
 #include <assert.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,9 +17,10 @@ void buf_free(struct buf *b)
 char *buf_reserve(struct buf *b, size_t n)
 {
     assert(b->start <= b->end && b->end <= b->cap);
-    if (b->cap - b->end >= n)
-        return b->data + b->end;
     const size_t len = buf_len(b);
+    assert(n <= SIZE_MAX / 2 - len);
+    if (b->data && b->cap - b->end >= n)
+        return b->data + b->end;
     if (b->start && b->start >= len && b->cap - len >= n) {
         memmove(b->data, b->data + b->start, len); /* cheap: most of it was consumed */
     } else {

@@ -51,9 +51,7 @@ int err_wrap(struct err *e, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(e->text, sizeof(e->text), fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof(e->text) - 3) {
-        strcat(e->text, ": ");
-        strncat(e->text, old, sizeof(e->text) - (size_t)n - 3);
-    }
+    if (n >= 0 && (size_t)n < sizeof(e->text))
+        snprintf(e->text + n, sizeof(e->text) - (size_t)n, ": %s", old);
     return e->code;
 }

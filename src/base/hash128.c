@@ -27,6 +27,8 @@ bool hash128_parse(const char *hex, struct hash128 *out)
             return false;
         half[i / 16] = half[i / 16] << 4 | (uint64_t)d;
     }
+    if (hex[32] != '\0')
+        return false;
     *out = (struct hash128){.lo = half[1], .hi = half[0]};
     return true;
 }

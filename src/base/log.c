@@ -2,6 +2,7 @@
 #include "base/log.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -90,6 +91,8 @@ static void put_line(struct buf *b)
     struct slice s = buf_slice(b);
     while (s.len) { /* one write in the normal case: lines of threads do not mix */
         ssize_t n = write(STDERR_FILENO, s.ptr, s.len);
+        if (n < 0 && errno == EINTR)
+            continue;
         if (n <= 0)
             break;
         s.ptr += n;

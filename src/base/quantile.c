@@ -8,6 +8,7 @@
 
 void quantile_add(struct quantile *q, double value)
 {
+    assert(!isnan(value));
     q->last[q->n % QUANTILE_KEEP] = value;
     q->n++;
     q->sum += value;
@@ -28,6 +29,7 @@ double quantile_get(const struct quantile *q, double p)
     double sorted[QUANTILE_KEEP];
     memcpy(sorted, q->last, n * sizeof(sorted[0]));
     qsort(sorted, n, sizeof(sorted[0]), by_value);
-    size_t rank = (size_t)ceil(p * (double)n);
+    /* 0.07 × 100 is a little more than 7 in binary: the slack keeps the rank. */
+    const size_t rank = (size_t)ceil(p * (double)n - 1e-9);
     return sorted[rank ? rank - 1 : 0];
 }

@@ -27,7 +27,10 @@ static const char *number(const char *p, uint64_t *whole, uint64_t *millionths)
     if (!isdigit((unsigned char)*++p))
         return NULL;
     for (; isdigit((unsigned char)*p); p++, scale /= 10)
-        *millionths += scale * (uint64_t)(*p - '0');
+        if (scale == 0)
+            return NULL;
+        else
+            *millionths += scale * (uint64_t)(*p - '0');
     return p;
 }
 
@@ -40,6 +43,8 @@ static bool parse(const char *text, const struct unit *units, size_t n, uint64_t
     for (size_t i = 0; i < n; i++) {
         if (strcmp(p, units[i].name) != 0)
             continue;
+        if (units[i].factor == 1 && millionths)
+            return false;
         const uint64_t part =
             (uint64_t)((unsigned __int128)millionths * units[i].factor / 1000000u);
         if (__builtin_mul_overflow(whole, units[i].factor, &value) ||
@@ -54,9 +59,17 @@ static bool parse(const char *text, const struct unit *units, size_t n, uint64_t
 bool units_parse_bytes(const char *text, uint64_t *bytes)
 {
     static const struct unit units[] = {
-        {"", 1},          {"B", 1},           {"KiB", 1024},       {"MiB", 1u << 20},
-        {"GiB", 1u << 30}, {"TiB", 1ull << 40}, {"kB", 1000},        {"MB", 1000000},
-        {"GB", 1000000000}, {"TB", 1000000000000ull}};
+        {"", 1},
+        {"B", 1},
+        {"KiB", 1024},
+        {"MiB", 1u << 20},
+        {"GiB", 1u << 30},
+        {"TiB", 1ull << 40},
+        {"kB", 1000},
+        {"MB", 1000000},
+        {"GB", 1000000000},
+        {"TB", 1000000000000ull},
+    };
     return parse(text, units, sizeof(units) / sizeof(units[0]), bytes);
 }
 

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_TESTS_CMOCKA_ALL_H
+#define INCIPIT_TESTS_CMOCKA_ALL_H
+
+/* cmocka.h with what it wants included before it. */
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#endif
