@@ -61,6 +61,7 @@ static struct slice without_bom(struct sse *s, struct slice line)
 
 static void end_line(struct sse *s, struct slice line, sse_event_cb cb, void *arg)
 {
+    const bool too_long = line.len > s->max_event;
     line = without_bom(s, line);
     if (!line.len) {
         end_event(s, cb, arg);
@@ -70,7 +71,7 @@ static void end_line(struct sse *s, struct slice line, sse_event_cb cb, void *ar
         s->comments++;
         return;
     }
-    if (line.len > s->max_event)
+    if (too_long)
         s->overflow = true;
     if (s->overflow)
         return;
