@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""Slot files as llama-server writes them: the bytes, both ways.
+
+    magic, version, W, W payload words (marker, 1, n, n token ids, media)
+    streams; for each: cells, cells × (pos, 1, slot)   [once a stream has cells:]
+    V transposed, layers, (u64 0 in version 4), layers × K, layers × V
+"""
+
+import struct
+
+import toy_model as model
+
+MAGIC = 0x67677371
+MARKER = 0xFFFFFFFF
+MEDIA_ID = 0xFFFFFFFF
+
+
+class Damaged(Exception):
+    """The frame makes no sense: llama-server answers 400 and empties the slot."""
+
+
+class CutShort(Exception):
+    """The state ends early: llama-server dies on an assertion."""
+
+
+def _media_words(tokens):
+    """The list of media: for each its start and a blob, padded to whole words."""
+    starts = [(i, t) for i, t in enumerate(tokens) if not isinstance(t, int) and t[1] == 0]
+    out = struct.pack("<I", len(starts))
+    for start, token in starts:
+        blob = model.media_blob(token)
+        blob += b"\0" * (-len(blob) % 4)
+        out += struct.pack("<II", start, len(blob)) + blob
+    return out
+
+
+def write(tokens, states, version=2, streams=1, slot=0, v_transposed=0):
+    stream = slot if streams > 1 else 0
+    n = len(tokens)
+    ids = [t if isinstance(t, int) else MEDIA_ID for t in tokens]
+    payload = struct.pack(f"<3I{n}I", MARKER, 1, n, *ids) + _media_words(tokens)
+    out = [struct.pack("<3I", MAGIC, version, len(payload) // 4), payload,
+           struct.pack("<I", streams)]
+    for s in range(streams):
+        cells = n if s == stream else 0
+        out.append(struct.pack("<I", cells))
+        if cells == 0:
+            continue
+        out += [struct.pack("<3I", pos, 1, slot) for pos in range(n)]
+        out.append(struct.pack("<2I", v_transposed, model.LAYERS))
+        if version == 4:
+            out.append(struct.pack("<Q", 0))
+        for row in (model.k_row, model.v_row):
+            for layer in range(model.LAYERS):
+                out.append(struct.pack("<IQ", model.TYPE_F16, model.ROW_BYTES))
+                out += [row(state, layer) for state in states]
+    return b"".join(out)
+
+
+class _Reader:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, size, error):
+        if self.at + size > len(self.data):
+            raise error("unexpected end")
+        self.at += size
+        return self.data[self.at - size:self.at]
+
+    def u32(self, error=CutShort):
+        return struct.unpack("<I", self.take(4, error))[0]
+
+    def u64(self):
+        return struct.unpack("<Q", self.take(8, CutShort))[0]
+
+
+def _require(condition, what):
+    if not condition:
+        raise Damaged(what)
+
+
+def _read_tokens(r, version):
+    _require(r.u32(Damaged) == MAGIC, "magic")
+    _require(r.u32(Damaged) == version, "version")
+    n_words = r.u32(Damaged)
+    words = struct.unpack(f"<{n_words}I", r.take(4 * n_words, Damaged))
+    _require(n_words >= 4 and words[0] == MARKER and words[1] == 1, "payload")
+    n = words[2]
+    _require(n_words == n + 4 and words[-1] == 0, "token count or media")
+    _require(all(t < model.N_VOCAB for t in words[3:-1]), "token outside the vocabulary")
+    return list(words[3:-1])
+
+
+def _read_rows(r, n):
+    rows = []
+    for _ in range(model.LAYERS):
+        _require((r.u32(), r.u64()) == (model.TYPE_F16, model.ROW_BYTES), "row type or size")
+        block = r.take(n * model.ROW_BYTES, CutShort)
+        rows.append([block[i:i + model.ROW_BYTES] for i in range(0, len(block), model.ROW_BYTES)])
+    return rows
+
+
+def read(data, version=2, streams=1, v_transposed=0):
+    """Tokens and states of a file; a state is None where its rows contradict each other.
+
+    Raises Damaged or CutShort. As in the engine, the rows' contents are not checked.
+    """
+    r = _Reader(data)
+    tokens = _read_tokens(r, version)
+    n = len(tokens)
+    _require(r.u32() == streams, "streams")
+    states, filled = [], 0
+    for _ in range(streams):
+        cells = r.u32()
+        if cells == 0:
+            continue
+        filled += cells
+        _require(cells == n, "cells")
+        for pos in range(n):
+            _require(struct.unpack("<3I", r.take(12, CutShort))[:2] == (pos, 1), "cell")
+        _require((r.u32(), r.u32()) == (v_transposed, model.LAYERS), "layers")
+        if version == 4:
+            _require(r.u64() == 0, "extension")
+        k, v = _read_rows(r, n), _read_rows(r, n)
+        states = [model.state_of_rows([layer[i] for layer in k], [layer[i] for layer in v])
+                  for i in range(n)]
+    _require(filled == n, "cells")
+    _require(r.at == len(data), "trailing bytes")
+    return tokens, states

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Runs the end-to-end tests.
+
+    tests/run_e2e.py                  all of tests/e2e
+    tests/run_e2e.py -k smuggling     those whose name contains a word
+    tests/run_e2e.py -j 1             one file at a time (default: one per core)
+
+INCIPIT_BIN names the program (default build/release/incipit). The last line is
+"N passed, N failed, N skipped"; the exit status is 1 if any failed.
+"""
+
+import argparse
+import concurrent.futures
+import glob
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FILE_TIMEOUT_S = 300
+sys.path[:0] = [os.path.join(HERE, "lib"), os.path.join(HERE, "e2e")]
+
+
+class Result(unittest.TestResult):
+    """One line a test."""
+
+    def __init__(self):
+        super().__init__()
+        self.passed = 0
+        self.began = {}
+        self.broken = set()
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.began[test] = time.monotonic()
+
+    def line(self, word, test, more=""):
+        took = time.monotonic() - self.began.get(test, time.monotonic())
+        name = test.id() if hasattr(test, "id") else str(test)
+        print(f"{word:8}{name} ({took * 1000:.0f} ms){more}", flush=True)
+
+    def addSuccess(self, test):
+        self.passed += 1
+        self.line("ok", test)
+
+    def addFailure(self, test, error):
+        self.addError(test, error)
+
+    def addError(self, test, error):
+        text = self._exc_info_to_string(error, test)
+        if test.id() in self.broken:
+            print(text, flush=True)
+            return
+        self.broken.add(test.id())
+        self.line("FAILED", test, "\n" + text)
+
+    def addSubTest(self, test, subtest, error):
+        if error is not None:
+            self.broken.add(test.id())
+            self.line("FAILED", subtest, "\n" + self._exc_info_to_string(error, test))
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.line("skipped", test, f": {reason}")
+
+    def addExpectedFailure(self, test, error):
+        self.addSuccess(test)
+
+    def addUnexpectedSuccess(self, test):
+        self.broken.add(test.id())
+        self.line("FAILED", test, " passed against expectation")
+
+    def summary(self):
+        return f"{self.passed} passed, {len(self.broken)} failed, {len(self.skipped)} skipped"
+
+
+def run_file(path, words):
+    """All tests of one file, in this process."""
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f"*{w}*" for w in words] or None
+    result = Result()
+    loader.loadTestsFromName(os.path.basename(path)[:-3]).run(result)
+    print(result.summary())
+    return 1 if result.broken else 0
+
+
+def spawn(path, words):
+    """The same in a process of its own, so that files can run side by side."""
+    command = [sys.executable, os.path.abspath(__file__), "--file", path]
+    command += [x for w in words for x in ("-k", w)]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              stdin=subprocess.DEVNULL, timeout=FILE_TIMEOUT_S)
+        output = done.stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"").decode(errors="replace")
+        output += f"\nFAILED  {path}: no end after {FILE_TIMEOUT_S} s\n0 passed, 1 failed, 0 skipped"
+    *lines, last = output.rstrip().split("\n")
+    try:
+        counts = [int(word.split()[0]) for word in last.split(", ")]
+        assert len(counts) == 3
+    except (ValueError, IndexError, AssertionError):
+        lines, counts = [*lines, last, f"FAILED  {path}: ended without a summary"], [0, 1, 0]
+    return lines, counts
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs the end-to-end tests.")
+    parser.add_argument("-k", action="append", default=[], metavar="WORD")
+    parser.add_argument("-j", type=int, default=max(2, os.cpu_count() or 1))
+    parser.add_argument("--file", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    sys.dont_write_bytecode = True
+    if arguments.file:
+        return run_file(arguments.file, arguments.k)
+    total = [0, 0, 0]
+    files = sorted(glob.glob(os.path.join(HERE, "e2e", "test_*.py")))
+    with concurrent.futures.ThreadPoolExecutor(arguments.j) as pool:
+        for done in concurrent.futures.as_completed(
+                [pool.submit(spawn, f, arguments.k) for f in files]):
+            lines, counts = done.result()
+            if lines:
+                print("\n".join(lines), flush=True)
+            total = [a + b for a, b in zip(total, counts)]
+    print("{} passed, {} failed, {} skipped".format(*total))
+    return 1 if total[1] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
