@@ -113,7 +113,12 @@ $(BUILD)/incipit: $(OBJ)/$(MAIN:.c=.o) $(LIB)
 	$(say) LD $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(HELP_OBJ) $(LIB)
+$(BUILD)/libhelp.a: $(HELP_OBJ)
+	$(say) AR $@
+	@mkdir -p $(@D)
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libhelp.a $(LIB)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka

@@ -13,10 +13,11 @@ trap 'rm -rf "$tmp"' EXIT
 sed -nE 's/^    \{"([a-z_.]+)",.*/\1/p' $table | sort >"$tmp/table"
 sed -nE 's/^\| `([a-z_.]+)` \|.*/\1/p' $docs | sort >"$tmp/docs"
 
-# Nested maps give dotted names; a key that stands alone on its line opens a map.
-awk '/^ *[a-z_]+:/ {
+# Nested maps give dotted names; a key that stands alone on its line opens a map. A key
+# that is commented out has its # right before it.
+awk '/^ *#?[a-z_]+:/ {
     depth = match($0, /[^ ]/) - 1
-    key = $1; sub(/:.*/, "", key)
+    key = $1; sub(/^#/, "", key); sub(/:.*/, "", key)
     if (depth == 0) group = ""
     if ($0 ~ /: *(#.*)?$/) { group = key "."; next }
     print (depth ? group : "") key

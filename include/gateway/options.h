@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_GATEWAY_OPTIONS_H
+#define INCIPIT_GATEWAY_OPTIONS_H
+
+/*
+ * The configuration: a plain value, made from defaults, a YAML file and the command line,
+ * each over the one before. One table in options.c has a row per key (name, type,
+ * default, limits, help); reader, printer, `incipit check`, the admin view and the docs
+ * all come from it. A field is named like its key, with the unit behind it.
+ *
+ * Texts are owned by the struct and never NULL; "" means that there is none. Numbers are
+ * within the limits of the table: nobody needs to check them again.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/slice.h"
+
+#define OPTIONS_MAX_UPSTREAMS 64
+#define OPTIONS_MAX_FILE ((size_t)1 << 20)
+
+enum options_driver {
+    OPTIONS_DRIVER_AUTO,
+    OPTIONS_DRIVER_LLAMACPP,
+    OPTIONS_DRIVER_OPENAI
+};
+enum options_admin_paths { OPTIONS_ADMIN_REFUSE, OPTIONS_ADMIN_RELAY };
+
+struct options_upstream {
+    char *url;  /* "http://HOST:PORT[/prefix]" */
+    char *name; /* in logs and metrics */
+    int driver; /* enum options_driver */
+    char *slot_dir;
+    char *api_key_file;
+};
+
+struct options {
+    char *listen;
+    char *admin_listen; /* "": no admin listener */
+    struct options_upstream *upstreams;
+    size_t n_upstreams;
+
+    uint64_t block_tokens;
+    uint64_t index_max_bytes;
+    uint64_t tree_max_blocks;
+    char *store_dir; /* "": RAM only */
+    uint64_t store_max_bytes;
+    uint64_t store_ram_bytes;
+    bool store_save;
+
+    uint64_t limits_head_bytes;
+    uint64_t limits_headers;
+    uint64_t limits_body_bytes;
+    uint64_t limits_buffered_bytes;
+    uint64_t limits_connections;
+    uint64_t limits_queue;
+
+    uint64_t timeouts_head_ms;
+    uint64_t timeouts_body_ms;
+    uint64_t timeouts_idle_ms;
+    uint64_t timeouts_connect_ms;
+    uint64_t timeouts_first_byte_ms;
+    uint64_t timeouts_stall_ms;
+    uint64_t timeouts_queue_ms;
+    uint64_t timeouts_write_ms;
+    uint64_t timeouts_drain_ms;
+
+    uint64_t upstream_pool_idle_ms;
+    uint64_t upstream_pool_max_requests;
+    uint64_t upstream_pool_max_idle;
+
+    int admin_paths; /* enum options_admin_paths */
+    bool headers_cache_status;
+    bool headers_server_timing;
+    int log_level; /* enum log_level */
+    bool log_access;
+    uint64_t workers;
+};
+
+/* All defaults. Ends with options_free(). */
+void options_default(struct options *o);
+void options_free(struct options *o);
+
+/*
+ * Puts the keys of a YAML file over what `o` holds. Errors name file and line, and what
+ * would be right: unknown key (with the nearest name), duplicate key, wrong type, unit
+ * or limit. After an error `o` is still valid, with the keys before it taken over.
+ */
+int options_load(struct options *o, const char *path, struct err *e);
+
+/* The same for a text in memory; `name` stands for the file in errors. */
+int options_parse(struct options *o, struct slice text, const char *name, struct err *e);
+
+/*
+ * Sets one key from text, as the file and the command line do. "upstream" makes the list
+ * of upstreams that one; "upstreams.url" appends an upstream, and the other keys
+ * "upstreams.…" belong to the last one.
+ */
+int options_set(struct options *o, const char *key, const char *value, struct err *e);
+
+/* What no single key can say: an upstream is there, names and listeners differ. */
+int options_check(const struct options *o, struct err *e);
+
+/* The effective configuration as YAML that options_load() takes back. */
+void options_print(const struct options *o, FILE *out);
+
+/*
+ * Takes over from `fresh` every key that may change in a running gateway. For each other
+ * key that differs, told(arg, key) is called: it waits for the next start.
+ */
+void options_reload(struct options *o, const struct options *fresh,
+                    void (*told)(void *arg, const char *key), void *arg);
+
+/* A row of the table, for people. Texts of `limits` are like "1KiB to 1MiB", "on, off". */
+struct options_info {
+    const char *key, *type, *fallback, *help;
+    char limits[64];
+    bool reload; /* may change in a running gateway */
+};
+
+/* Row `i`, counted from 0; false behind the last. */
+bool options_info(size_t i, struct options_info *info);
+
+#endif

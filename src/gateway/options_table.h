@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_SRC_GATEWAY_OPTIONS_TABLE_H
+#define INCIPIT_SRC_GATEWAY_OPTIONS_TABLE_H
+
+/*
+ * What the three bodies of gateway/options.h share:
+ *
+ *     options.c        the table of keys; setting, checking, printing, reloading
+ *     options_kinds.c  what kinds of values there are: text to field and back
+ *     options_yaml.c   the file
+ */
+
+#include "base/buf.h"
+#include "gateway/options.h"
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+#define TIB ((uint64_t)1 << 40)
+#define SECOND ((uint64_t)1000) /* times are in milliseconds */
+#define HOUR (3600 * SECOND)
+
+enum options_kind_id {
+    TEXT,
+    ADDRESS, /* of a listener */
+    URL,     /* of an engine */
+    NAME,
+    COUNT,
+    POWER, /* of two */
+    BYTES,
+    TIME,
+    SWITCH,
+    CHOICE,
+    N_KINDS
+};
+
+enum options_when { START, RELOAD };
+
+struct options_row {
+    const char *key;
+    enum options_kind_id kind;
+    size_t offset; /* in struct options, or in options_upstream for "upstreams.…" */
+    const char *fallback;
+    uint64_t min, max;        /* of the number, or of the length of the text */
+    const char *const *names; /* of a CHOICE, ended by NULL */
+    enum options_when when;   /* a change takes effect */
+    const char *help;
+};
+
+struct options_kind {
+    const char *name;
+    size_t size; /* of the field; 0: an owned text */
+    int (*read)(const struct options_row *r, const char *value, void *field,
+                struct err *e);
+    void (*write)(const struct options_row *r, const void *field, struct buf *b);
+};
+
+extern const struct options_kind options_kinds[N_KINDS];
+
+/* What a row allows, for people: "1KiB to 1MiB", "on, off". */
+void options_put_limits(const struct options_row *r, struct buf *b);
+
+/* Number of the key in the table, or -1. */
+int options_find(const char *key);
+
+/* Number of the first key "NAME.…", or -1 where NAME is no group of keys. */
+int options_find_group(const char *name);
+
+/* ERR_NOT_FOUND with "did you mean". */
+int options_unknown(const char *key, struct err *e);
+
+#define OPTIONS_MAX_KEYS 64 /* more than the table has */
+
+#endif

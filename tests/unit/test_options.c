@@ -1,0 +1,579 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/options.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "cmocka_all.h"
+
+static struct options o;
+static struct err e;
+
+static int start(void **state)
+{
+    (void)state;
+    options_default(&o);
+    e = (struct err){0};
+    return 0;
+}
+
+static int finish(void **state)
+{
+    (void)state;
+    options_free(&o);
+    return 0;
+}
+
+/* ---- helpers ------------------------------------------------------------------------ */
+
+static void assert_parses(const char *text)
+{
+    if (options_parse(&o, slice_of(text), "t.yaml", &e) != 0)
+        fail_msg("%s\n%s", e.text, text);
+}
+
+/* Parsing fails and the message has all of the parts (ended by NULL). */
+#define assert_fails(text, ...) check_fails(text, (const char *[]){__VA_ARGS__, NULL})
+
+static void check_fails(const char *text, const char *const *parts)
+{
+    struct options fresh;
+    struct err why = {0};
+    options_default(&fresh);
+    const int rc = options_parse(&fresh, slice_of(text), "t.yaml", &why);
+    options_free(&fresh);
+    if (rc == 0)
+        fail_msg("is accepted: %s", text);
+    assert_int_equal(rc, why.code);
+    for (; *parts; parts++)
+        if (!strstr(why.text, *parts))
+            fail_msg("\"%s\" lacks \"%s\"", why.text, *parts);
+}
+
+static char *printed(const struct options *from)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *f = open_memstream(&text, &len);
+    options_print(from, f);
+    fclose(f);
+    return text;
+}
+
+static char *file_text(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    char *text = mem_zalloc(1 << 16);
+    assert_true(fread(text, 1, (1 << 16) - 1, f) > 0);
+    fclose(f);
+    return text;
+}
+
+/* ---- defaults ------------------------------------------------------------------------- */
+
+static void test_options_defaults_are_those_of_the_table(void **state)
+{
+    (void)state;
+    assert_string_equal(o.listen, "127.0.0.1:8090");
+    assert_string_equal(o.store_dir, "");
+    assert_int_equal(o.n_upstreams, 0);
+    assert_int_equal(o.block_tokens, 64);
+    assert_int_equal(o.index_max_bytes, 256u << 20);
+    assert_int_equal(o.store_max_bytes, 4ull << 30);
+    assert_int_equal(o.timeouts_head_ms, 10000);
+    assert_int_equal(o.timeouts_first_byte_ms, 30 * 60 * 1000);
+    assert_int_equal(o.upstream_pool_idle_ms, 4000);
+    assert_int_equal(o.admin_paths, OPTIONS_ADMIN_REFUSE);
+    assert_true(o.store_save);
+    assert_int_equal(o.log_level, 1);
+    assert_int_equal(o.workers, 2);
+}
+
+static void test_options_empty_files_change_nothing(void **state)
+{
+    (void)state;
+    static const char *const empty[] = {"",      "\n", "# a comment\n",
+                                        "---\n", "{}", "--- \n...\n"};
+    char *before = printed(&o);
+    for (size_t i = 0; i < sizeof(empty) / sizeof(empty[0]); i++)
+        assert_parses(empty[i]);
+    char *after = printed(&o);
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
+}
+
+/* ---- reading ---------------------------------------------------------------------------- */
+
+static void test_options_nested_maps_give_dotted_keys(void **state)
+{
+    (void)state;
+    assert_parses("listen: :9000\n"
+                  "admin: {listen: \"unix:/run/x\"}\n"
+                  "store:\n"
+                  "  dir: /var/lib/x\n"
+                  "  save: off\n"
+                  "timeouts.head: 1.5s\n"
+                  "log:\n"
+                  "  level: debug\n");
+    assert_string_equal(o.listen, ":9000");
+    assert_string_equal(o.admin_listen, "unix:/run/x");
+    assert_string_equal(o.store_dir, "/var/lib/x");
+    assert_false(o.store_save);
+    assert_int_equal(o.timeouts_head_ms, 1500);
+    assert_int_equal(o.log_level, 0);
+}
+
+static void test_options_upstreams_are_a_list_in_any_order_of_keys(void **state)
+{
+    (void)state;
+    assert_parses("upstreams:\n"
+                  "  - slot_dir: /s\n"
+                  "    name: a\n"
+                  "    url: http://h:1/base\n"
+                  "  - url: http://[::1]:2\n"
+                  "    driver: openai\n");
+    assert_int_equal(o.n_upstreams, 2);
+    assert_string_equal(o.upstreams[0].url, "http://h:1/base");
+    assert_string_equal(o.upstreams[0].name, "a");
+    assert_string_equal(o.upstreams[0].slot_dir, "/s");
+    assert_int_equal(o.upstreams[0].driver, OPTIONS_DRIVER_AUTO);
+    assert_string_equal(o.upstreams[1].name, "[::1]:2");
+    assert_string_equal(o.upstreams[1].slot_dir, "");
+    assert_int_equal(o.upstreams[1].driver, OPTIONS_DRIVER_OPENAI);
+    assert_int_equal(options_check(&o, &e), 0);
+}
+
+static void test_options_upstream_is_short_for_a_list_of_one(void **state)
+{
+    (void)state;
+    assert_parses("upstream: http://127.0.0.1:8080/\n");
+    assert_int_equal(o.n_upstreams, 1);
+    assert_string_equal(o.upstreams[0].url, "http://127.0.0.1:8080/");
+    assert_string_equal(o.upstreams[0].name, "127.0.0.1:8080");
+    assert_int_equal(options_set(&o, "upstream", "http://other:1", &e), 0);
+    assert_int_equal(o.n_upstreams, 1);
+    assert_string_equal(o.upstreams[0].url, "http://other:1");
+    assert_int_equal(options_set(&o, "upstreams.slot_dir", "/s", &e), 0);
+    assert_string_equal(o.upstreams[0].slot_dir, "/s");
+}
+
+static void test_options_a_list_replaces_the_list_before(void **state)
+{
+    (void)state;
+    assert_int_equal(options_set(&o, "upstream", "http://old:1", &e), 0);
+    assert_parses("upstreams: [{url: \"http://new:1\"}]");
+    assert_int_equal(o.n_upstreams, 1);
+    assert_string_equal(o.upstreams[0].name, "new:1");
+}
+
+static void test_options_null_is_empty(void **state)
+{
+    (void)state;
+    assert_int_equal(options_set(&o, "store.dir", "/x", &e), 0);
+    assert_parses("store: {dir: ~}");
+    assert_string_equal(o.store_dir, "");
+    assert_parses("store:\n  dir:\n");
+    assert_string_equal(o.store_dir, "");
+    assert_parses("store: {dir: \"~\"}");
+    assert_string_equal(o.store_dir, "~");
+}
+
+static void test_options_switches_know_what_people_write(void **state)
+{
+    (void)state;
+    static const char *const on[] = {"on", "true", "yes"}, *const off[] = {"off", "false",
+                                                                           "no"};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(options_set(&o, "store.save", off[i], &e), 0);
+        assert_false(o.store_save);
+        assert_int_equal(options_set(&o, "store.save", on[i], &e), 0);
+        assert_true(o.store_save);
+    }
+    assert_int_equal(options_set(&o, "store.save", "On", &e), ERR_INVALID);
+}
+
+/* ---- errors ------------------------------------------------------------------------------ */
+
+static void test_options_unknown_keys_name_line_and_nearest(void **state)
+{
+    (void)state;
+    assert_fails("\nlisten: :1\nlisen: :2\n", "t.yaml:3:", "\"lisen\"",
+                 "mean \"listen\"");
+    assert_fails("store:\n  dri: /x\n", "t.yaml:2:", "mean \"store.dir\"");
+    assert_fails("stor: {dir: /x}\n", "t.yaml:1:", "unknown key \"stor\"");
+    assert_fails("upstreams:\n- url: http://h:1\n  nmae: x\n",
+                 "t.yaml:3:", "mean \"upstreams.name\"");
+    assert_fails("zzzzzzzzzzzz: 1\n", "unknown key");
+    assert_fails("store: {dir: {x: y}}\n", "\"store.dir\" takes one value");
+    assert_fails("<<: {listen: :1}\n", "unknown key");
+}
+
+static void test_options_duplicate_keys_are_errors(void **state)
+{
+    (void)state;
+    assert_fails("listen: :1\nlisten: :1\n", "t.yaml:2:", "\"listen\" is given twice");
+    assert_fails("store: {dir: /a, dir: /b}\n", "\"store.dir\" is given twice");
+    assert_fails("store: {dir: /a}\nstore: {save: on}\n", "t.yaml:2:", "given twice");
+    assert_fails("store: {dir: /a}\nstore.dir: /b\n", "t.yaml:2:", "given twice");
+    assert_fails("upstreams:\n- url: http://h:1\n  url: http://h:2\n",
+                 "t.yaml:3:", "twice");
+    assert_fails("upstreams: []\nupstreams: []\n", "t.yaml:2:", "twice");
+    assert_fails("upstream: http://h:1\nupstreams: []\n", "keep one");
+}
+
+static void test_options_wrong_types_say_what_is_right(void **state)
+{
+    (void)state;
+    assert_fails("block_tokens: many\n", "t.yaml:1:", "\"many\" is no", "16 to 512");
+    assert_fails("block_tokens: 96\n", "power of two");
+    assert_fails("store: {max_bytes: 4G}\n", "size like 64MiB", "1MiB to 1024TiB");
+    assert_fails("timeouts:\n  head: 10\n", "t.yaml:2:", "time like 30s", "10ms to 7d");
+    assert_fails("log: {level: loud}\n", "debug, info, warn, error");
+    assert_fails("store: {save: maybe}\n", "on, off");
+    assert_fails("workers: -1\n", "whole number");
+    assert_fails("workers: 1.5\n", "whole number");
+    assert_fails("workers:\n", "whole number");
+    assert_fails("workers: [1]\n", "takes one value, not a list");
+    assert_fails("workers: {a: 1}\n", "takes one value, not a map");
+    assert_fails("store: 5\n", "\"store\" is a map of keys");
+    assert_fails("store: [5]\n", "not a list");
+    assert_fails("upstreams: http://h:1\n", "is a list of maps");
+    assert_fails("upstreams: {url: http://h:1}\n", "write a dash");
+    assert_fails("upstreams: [http://h:1]\n", "is a map with url");
+    assert_fails("upstreams:\n- name: x\n", "t.yaml:2:", "without url");
+    assert_fails("upstreams.url: http://h:1\n", "belongs into a list");
+    assert_fails("upstreams: [{url: [x]}]\n", "takes one value");
+    assert_fails("- listen\n", "is a map");
+    assert_fails("listen\n", "is a map");
+    assert_fails("[a]: b\n", "a key is a plain word");
+    assert_fails("listen: &a :1\nadmin: {listen: *a}\n", "aliases");
+    assert_fails("listen: :1\n---\nlisten: :2\n", "second document");
+    assert_fails("listen: \"a\\0b:1\"\n", "NUL byte");
+    assert_fails("listen: \"a\\nb:1\"\n", "control characters");
+}
+
+static void test_options_broken_yaml_names_the_line(void **state)
+{
+    (void)state;
+    assert_fails("listen: :1\nstore: {dir: x\n", "t.yaml:3:");
+    assert_fails("listen: :1\n\tstore: x\n", "t.yaml:2:");
+    assert_fails("listen: \"x\n", "t.yaml:");
+    assert_fails("\xff\xfe\xfd", "t.yaml:");
+}
+
+static void test_options_addresses_are_checked(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"127.0.0.1:0", ":65535", "[::1]:80",
+                                       "unix:/run/i.sock", "localhost:1"};
+    static const char *const bad[] = {"",    "127.0.0.1", "h:",           "h:65536",
+                                      "h:x", "::1:80",    "unix:relative"};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        assert_int_equal(options_set(&o, "listen", good[i], NULL), 0);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_true(options_set(&o, "listen", bad[i], NULL) < 0);
+    assert_string_equal(o.listen, "localhost:1");
+    assert_int_equal(options_set(&o, "admin.listen", "", &e), 0);
+}
+
+static void test_options_urls_are_checked(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "h:1",        "http:/",      "http://",     "http://:80", "http:///x",
+        "http://a b", "http://h/?q", "http://h/#f", "ftp://h",    "http://u:p@h:1",
+        "HTTP://h:1", "h",           "http://h\n"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (options_set(&o, "upstreams.url", bad[i], NULL) == 0)
+            fail_msg("is accepted: %s", bad[i]);
+    assert_int_equal(options_set(&o, "upstream", "https://h:1", &e), ERR_UNSUPPORTED);
+    assert_int_equal(options_set(&o, "upstreams.url", "", NULL), ERR_LIMIT);
+    assert_int_equal(o.n_upstreams, 0);
+}
+
+static void test_options_names_go_into_metrics_and_are_plain(void **state)
+{
+    (void)state;
+    assert_int_equal(options_set(&o, "upstreams.name", "a", &e), ERR_INVALID);
+    assert_int_equal(options_set(&o, "upstream", "http://h:1", NULL), 0);
+    assert_int_equal(options_set(&o, "upstreams.name", "gpu-0.b_c:1", NULL), 0);
+    assert_int_equal(options_set(&o, "upstreams.name", "a b", NULL), ERR_INVALID);
+    assert_int_equal(options_set(&o, "upstreams.name", "a\"", NULL), ERR_INVALID);
+    assert_string_equal(o.upstreams[0].name, "gpu-0.b_c:1");
+}
+
+static void test_options_too_many_upstreams_are_refused(void **state)
+{
+    (void)state;
+    char url[64];
+    for (int i = 0; i < OPTIONS_MAX_UPSTREAMS; i++) {
+        snprintf(url, sizeof(url), "http://h:%d", i);
+        assert_int_equal(options_set(&o, "upstreams.url", url, &e), 0);
+    }
+    assert_int_equal(options_set(&o, "upstreams.url", "http://h:999", &e), ERR_LIMIT);
+    assert_int_equal(o.n_upstreams, OPTIONS_MAX_UPSTREAMS);
+}
+
+static void test_options_long_texts_are_refused_at_the_limit(void **state)
+{
+    (void)state;
+    char path[1026];
+    memset(path, 'x', sizeof(path));
+    path[1025] = '\0';
+    assert_int_equal(options_set(&o, "store.dir", path, NULL), ERR_LIMIT);
+    path[1024] = '\0';
+    assert_int_equal(options_set(&o, "store.dir", path, NULL), 0);
+}
+
+static void test_options_an_error_leaves_the_value(void **state)
+{
+    (void)state;
+    assert_int_equal(options_set(&o, "workers", "0", &e), ERR_INVALID);
+    assert_int_equal(o.workers, 2);
+    struct err late = {0};
+    assert_true(options_parse(&o, slice_of("workers: 5\nbogus: 1\n"), "t", &late) < 0);
+    assert_int_equal(o.workers, 5);
+}
+
+/* ---- limits: each number at both edges ------------------------------------------------- */
+
+/* The two ends of "MIN to MAX". */
+static void split_limits(const char *limits, char low[32], char high[32])
+{
+    const char *to = strstr(limits, " to ");
+    assert_non_null(to);
+    snprintf(low, 32, "%.*s", (int)(to - limits), limits);
+    snprintf(high, 32, "%s", to + 4);
+}
+
+/* `text` with its number changed by `by`; in the smallest unit where it has one. */
+static char *beyond(const char *text, int by)
+{
+    char *end;
+    const uint64_t n = strtoull(text, &end, 10);
+    static const struct {
+        const char *unit, *small;
+        uint64_t factor;
+    } units[] = {{"", "", 1},           {"ms", "ms", 1},       {"s", "ms", 1000},
+                 {"h", "ms", 3600000},  {"d", "ms", 86400000}, {"KiB", "", 1024},
+                 {"MiB", "", 1u << 20}, {"GiB", "", 1u << 30}, {"TiB", "", 1ull << 40}};
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+        if (strcmp(end, units[i].unit) == 0)
+            return mem_printf("%" PRIu64 "%s", n * units[i].factor + (uint64_t)by,
+                              units[i].small);
+    fail_msg("unit of %s", text);
+    return NULL;
+}
+
+static void test_options_every_number_is_limited_at_both_ends(void **state)
+{
+    (void)state;
+    struct options_info info;
+    int numbers = 0;
+    for (size_t i = 0; options_info(i, &info); i++) {
+        if (!strstr("number power of two size time", info.type))
+            continue;
+        char low[32], high[32];
+        split_limits(info.limits, low, high);
+        assert_int_equal(options_set(&o, info.key, low, &e), 0);
+        assert_int_equal(options_set(&o, info.key, high, &e), 0);
+        char *over = beyond(high, 1), *under = beyond(low, -1);
+        assert_int_equal(options_set(&o, info.key, over, NULL), ERR_INVALID);
+        if (low[0] != '0')
+            assert_int_equal(options_set(&o, info.key, under, NULL), ERR_INVALID);
+        free(over);
+        free(under);
+        numbers++;
+    }
+    assert_true(numbers >= 20);
+}
+
+/* ---- whole configurations ----------------------------------------------------------------- */
+
+static void test_options_check_needs_an_upstream(void **state)
+{
+    (void)state;
+    assert_int_equal(options_check(&o, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "--upstream URL"));
+}
+
+static void test_options_check_refuses_what_is_there_twice(void **state)
+{
+    (void)state;
+    assert_parses("upstreams: [{url: http://a:1, name: x}, {url: http://b:1, name: x}]");
+    assert_int_equal(options_check(&o, NULL), ERR_INVALID);
+    assert_parses("upstreams: [{url: http://a:1, name: x}, {url: http://a:1, name: y}]");
+    assert_int_equal(options_check(&o, NULL), ERR_INVALID);
+    assert_parses("upstreams: [{url: http://a:1, name: x}, {url: http://b:1, name: y}]");
+    assert_int_equal(options_check(&o, NULL), 0);
+    assert_parses("listen: 127.0.0.1:8091");
+    assert_int_equal(options_check(&o, NULL), ERR_INVALID);
+    assert_parses("listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}");
+    assert_int_equal(options_check(&o, NULL), 0);
+}
+
+static void test_options_print_reads_back_the_same(void **state)
+{
+    (void)state;
+    assert_parses("upstreams: [{url: http://a:1, slot_dir: 'it\"s \\ here: #x'}, {url: "
+                  "http://b:1}]\n"
+                  "store: {max_bytes: 1048577, dir: \"/grün ~\"}\n"
+                  "timeouts: {head: 61s, drain: 0}\n"
+                  "log: {level: error, access: off}\n");
+    char *before = printed(&o);
+    struct options again;
+    options_default(&again);
+    assert_int_equal(options_parse(&again, slice_of(before), "printed", &e), 0);
+    char *after = printed(&again);
+    assert_string_equal(before, after);
+    assert_string_equal(again.upstreams[0].slot_dir, "it\"s \\ here: #x");
+    assert_int_equal(again.store_max_bytes, 1048577);
+    assert_int_equal(again.timeouts_head_ms, 61000);
+    assert_non_null(strstr(before, "  head: 61s\n"));
+    free(before);
+    free(after);
+    options_free(&again);
+}
+
+struct told {
+    char keys[512];
+};
+
+static void on_told(void *arg, const char *key)
+{
+    struct told *t = arg;
+    const size_t len = strlen(t->keys);
+    snprintf(t->keys + len, sizeof(t->keys) - len, "%s ", key);
+}
+
+static void test_options_reload_takes_what_may_change_and_names_the_rest(void **state)
+{
+    (void)state;
+    struct options fresh;
+    struct told t = {""};
+    assert_parses("upstream: http://a:1");
+    options_default(&fresh);
+    assert_int_equal(options_set(&fresh, "upstream", "http://a:1", &e), 0);
+    options_reload(&o, &fresh, on_told, &t);
+    assert_string_equal(t.keys, "");
+    assert_int_equal(options_set(&fresh, "upstreams.slot_dir", "/s", &e), 0);
+    assert_int_equal(options_set(&fresh, "listen", ":1", &e), 0);
+    assert_int_equal(options_set(&fresh, "workers", "3", &e), 0);
+    assert_int_equal(options_set(&fresh, "log.level", "debug", &e), 0);
+    assert_int_equal(options_set(&fresh, "timeouts.queue", "1s", &e), 0);
+    options_reload(&o, &fresh, on_told, &t);
+    assert_string_equal(t.keys, "listen upstreams.slot_dir workers ");
+    assert_int_equal(o.log_level, 0);
+    assert_int_equal(o.timeouts_queue_ms, 1000);
+    assert_int_equal(o.workers, 2);
+    options_free(&fresh);
+}
+
+/* ---- files ------------------------------------------------------------------------------- */
+
+static void test_options_load_names_the_file(void **state)
+{
+    (void)state;
+    assert_int_equal(options_load(&o, "no/such/file.yaml", &e), ERR_IO);
+    assert_non_null(strstr(e.text, "no/such/file.yaml"));
+    assert_non_null(strstr(e.text, "No such file"));
+    struct err dir = {0};
+    assert_int_equal(options_load(&o, "/", &dir), ERR_IO);
+}
+
+static void test_options_load_refuses_huge_files(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/incipit-options-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)OPTIONS_MAX_FILE + 1), 0);
+    close(fd);
+    const int rc = options_load(&o, path, &e);
+    unlink(path);
+    assert_int_equal(rc, ERR_LIMIT);
+}
+
+static void test_options_full_example_holds_all_defaults(void **state)
+{
+    (void)state;
+    if (options_load(&o, "conf/incipit.yaml", &e) != 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(options_check(&o, &e), 0);
+    struct options plain;
+    options_default(&plain);
+    assert_int_equal(options_set(&plain, "upstream", "http://127.0.0.1:8080", &e), 0);
+    char *from_file = printed(&o), *from_table = printed(&plain);
+    assert_string_equal(from_file, from_table);
+    free(from_file);
+    free(from_table);
+    options_free(&plain);
+}
+
+static void test_options_minimal_example_is_right(void **state)
+{
+    (void)state;
+    if (options_load(&o, "conf/minimal.yaml", &e) != 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(options_check(&o, &e), 0);
+}
+
+/* The row of a key in the documentation is exactly what the table says. */
+static void test_options_documentation_agrees_with_the_table(void **state)
+{
+    (void)state;
+    char *docs = file_text("docs/configuration.md");
+    struct options_info info;
+    for (size_t i = 0; options_info(i, &info); i++) {
+        char *row = mem_printf("| `%s` | %s | %s%s%s | %s | %s | %s |\n", info.key,
+                               info.type, *info.fallback ? "`" : "", info.fallback,
+                               *info.fallback ? "`" : "", info.limits,
+                               info.reload ? "yes" : "", info.help);
+        if (!strstr(docs, row))
+            fail_msg("docs/configuration.md lacks the row\n%s", row);
+        free(row);
+    }
+    free(docs);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, finish)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(test_options_defaults_are_those_of_the_table),
+        TEST(test_options_empty_files_change_nothing),
+        TEST(test_options_nested_maps_give_dotted_keys),
+        TEST(test_options_upstreams_are_a_list_in_any_order_of_keys),
+        TEST(test_options_upstream_is_short_for_a_list_of_one),
+        TEST(test_options_a_list_replaces_the_list_before),
+        TEST(test_options_null_is_empty),
+        TEST(test_options_switches_know_what_people_write),
+        TEST(test_options_unknown_keys_name_line_and_nearest),
+        TEST(test_options_duplicate_keys_are_errors),
+        TEST(test_options_wrong_types_say_what_is_right),
+        TEST(test_options_broken_yaml_names_the_line),
+        TEST(test_options_addresses_are_checked),
+        TEST(test_options_urls_are_checked),
+        TEST(test_options_names_go_into_metrics_and_are_plain),
+        TEST(test_options_too_many_upstreams_are_refused),
+        TEST(test_options_long_texts_are_refused_at_the_limit),
+        TEST(test_options_an_error_leaves_the_value),
+        TEST(test_options_every_number_is_limited_at_both_ends),
+        TEST(test_options_check_needs_an_upstream),
+        TEST(test_options_check_refuses_what_is_there_twice),
+        TEST(test_options_print_reads_back_the_same),
+        TEST(test_options_reload_takes_what_may_change_and_names_the_rest),
+        TEST(test_options_load_names_the_file),
+        TEST(test_options_load_refuses_huge_files),
+        TEST(test_options_full_example_holds_all_defaults),
+        TEST(test_options_minimal_example_is_right),
+        TEST(test_options_documentation_agrees_with_the_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
