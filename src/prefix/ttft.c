@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Least squares with a, b, c ≥ 0. The optimum of such a problem is the plain solution
+ * over those coefficients that are not zero; with three of them there are seven sets to
+ * try, so they are all tried: the best one whose coefficients are all positive wins.
+ *
+ * Where the samples cannot tell the coefficients apart (all prompts of one length), the
+ * sets fit equally well. The first of equals in `supports` wins: the cost is put on b,
+ * which is what most of it is.
+ *
+ * Columns are scaled to a maximum of 1 before anything is multiplied: with 100 000 tokens
+ * the raw ones differ by ten orders of magnitude.
+ */
+
+#include "prefix/ttft.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROUNDS 8 /* of refitting; the set of outliers settles in two or three */
+#define CUT 3.0  /* median deviations */
+#define NORMAL_MEDIAN 0.6745 /* median deviation of a normal distribution of sigma 1 */
+#define SINGULAR 1e-9        /* what is left of a scaled column beside the ones before */
+#define BETTER 1e-6          /* a larger set must leave this part of the error less */
+#define LIMIT 1e9            /* tokens, or ms */
+
+enum { A = 1, B = 2, C = 4 }; /* bit i stands for coefficient i */
+
+static const unsigned supports[] = {B, A | B, B | C, A | B | C, A, C, A | C};
+
+struct system { /* of equations: the samples that take part, scaled */
+    size_t n;
+    double x[TTFT_KEEP][3], y[TTFT_KEEP];
+    bool in[TTFT_KEEP];
+    double scale[3];
+    double gram[3][3], moment[3];
+    double rounding; /* an error below this is none */
+};
+
+struct solution {
+    double beta[3];
+    double inverse[3][3]; /* of the gram matrix over the support, zeros elsewhere */
+    double error;         /* sum of squares */
+    int params;
+};
+
+static void row_of(double reused, double fresh, double x[3])
+{
+    const double all = reused + fresh;
+    x[0] = 1;
+    x[1] = fresh;
+    x[2] = all * all - reused * reused;
+}
+
+static double dot(const double a[3], const double b[3])
+{
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
+}
+
+static void system_load(struct system *s, const struct ttft_model *m)
+{
+    memset(s, 0, sizeof(*s));
+    s->n = m->n < TTFT_KEEP ? (size_t)m->n : TTFT_KEEP;
+    for (size_t i = 0; i < s->n; i++) {
+        row_of(m->v[i].reused, m->v[i].fresh, s->x[i]);
+        s->y[i] = m->v[i].ms;
+        s->in[i] = true;
+        for (int j = 0; j < 3; j++)
+            s->scale[j] = fmax(s->scale[j], s->x[i][j]);
+    }
+    for (size_t i = 0; i < s->n; i++)
+        for (int j = 0; j < 3; j++)
+            s->x[i][j] /= s->scale[j];
+}
+
+static void system_sum(struct system *s)
+{
+    memset(s->gram, 0, sizeof(s->gram));
+    memset(s->moment, 0, sizeof(s->moment));
+    s->rounding = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        if (!s->in[i])
+            continue;
+        s->rounding += 1e-24 * s->y[i] * s->y[i];
+        for (int j = 0; j < 3; j++) {
+            s->moment[j] += s->x[i][j] * s->y[i];
+            for (int k = 0; k < 3; k++)
+                s->gram[j][k] += s->x[i][j] * s->x[i][k];
+        }
+    }
+}
+
+/* Inverse of the gram matrix over `support` (Gauss-Jordan; it is symmetric and positive,
+ * so the pivots are on the diagonal). False where the columns are not independent. */
+static bool invert(const struct system *s, unsigned support, double inverse[3][3])
+{
+    double w[3][6] = {{0}};
+    for (int j = 0; j < 3; j++) {
+        for (int k = 0; k < 3; k++)
+            if (support >> j & support >> k & 1)
+                w[j][k] = s->gram[j][k];
+        w[j][3 + j] = 1;
+    }
+    for (int p = 0; p < 3; p++) {
+        if (!(support >> p & 1))
+            continue;
+        if (w[p][p] <= SINGULAR * s->gram[p][p])
+            return false;
+        const double pivot = w[p][p];
+        for (int k = 0; k < 6; k++)
+            w[p][k] /= pivot;
+        for (int j = 0; j < 3; j++) {
+            const double factor = w[j][p];
+            for (int k = 0; j != p && k < 6; k++)
+                w[j][k] -= factor * w[p][k];
+        }
+    }
+    for (int j = 0; j < 3; j++)
+        for (int k = 0; k < 3; k++)
+            inverse[j][k] = support >> j & support >> k & 1 ? w[j][3 + k] : 0;
+    return true;
+}
+
+/* The plain solution over one set of coefficients; false where one is not positive. */
+static bool solve(const struct system *s, unsigned support, struct solution *out)
+{
+    *out = (struct solution){.params = __builtin_popcount(support)};
+    if (!invert(s, support, out->inverse))
+        return false;
+    for (int j = 0; j < 3; j++) {
+        out->beta[j] = dot(out->inverse[j], s->moment);
+        if (support >> j & 1 && out->beta[j] <= 0)
+            return false;
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        const double r = s->y[i] - dot(s->x[i], out->beta);
+        out->error += s->in[i] ? r * r : 0;
+    }
+    return true;
+}
+
+static struct solution solve_best(struct system *s)
+{
+    struct solution best = {.params = 0};
+    system_sum(s);
+    for (size_t i = 0; i < sizeof(supports) / sizeof(*supports); i++) {
+        struct solution next;
+        if (solve(s, supports[i], &next) &&
+            (!best.params || next.error < best.error * (1 - BETTER) - s->rounding))
+            best = next;
+    }
+    assert(best.params); /* times are positive, so a alone always fits */
+    return best;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Decides anew which samples take part. False where nothing changed, or where so many
+ * would be left out that they are no outliers. */
+static bool leave_out(struct system *s, const struct solution *fit)
+{
+    double r[TTFT_KEEP], sorted[TTFT_KEEP];
+    bool in[TTFT_KEEP];
+    size_t kept = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sorted[i] = r[i] = fabs(s->y[i] - dot(s->x[i], fit->beta));
+    qsort(sorted, s->n, sizeof(*sorted), by_value);
+    const double limit = CUT / NORMAL_MEDIAN * sorted[s->n / 2];
+    for (size_t i = 0; i < s->n; i++) {
+        in[i] = r[i] <= limit + 1e-9 * s->y[i]; /* exact samples differ by rounding */
+        kept += in[i];
+    }
+    const bool changed = memcmp(in, s->in, s->n * sizeof(*in)) != 0;
+    if (!changed || kept < TTFT_MIN || kept < s->n / 2)
+        return false;
+    memcpy(s->in, in, s->n * sizeof(*in));
+    return true;
+}
+
+/* 97.5 % quantile of Student's t: an expansion around the normal quantile (Abramowitz and
+ * Stegun 26.7.5), 3 % low with 2 degrees of freedom, 1 % with 3, exact with many. */
+static double student95(double freedom)
+{
+    const double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+    const double g1 = (z3 + z) / 4;
+    const double g2 = (5 * z5 + 16 * z3 + 3 * z) / 96;
+    const double g3 = (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / 384;
+    return z + g1 / freedom + g2 / (freedom * freedom) +
+           g3 / (freedom * freedom * freedom);
+}
+
+static void note_range(struct ttft_model *m, const struct system *s)
+{
+    m->max_tokens = m->max_fresh = 0;
+    m->min_fresh = INFINITY;
+    for (size_t i = 0; i < s->n; i++) {
+        if (!s->in[i])
+            continue;
+        m->max_tokens = fmax(m->max_tokens, m->v[i].reused + m->v[i].fresh);
+        m->max_fresh = fmax(m->max_fresh, m->v[i].fresh);
+        m->min_fresh = fmin(m->min_fresh, m->v[i].fresh);
+    }
+}
+
+static void fit(struct ttft_model *m)
+{
+    struct system s;
+    size_t used = 0;
+    system_load(&s, m);
+    struct solution best = solve_best(&s);
+    for (int i = 0; i < ROUNDS && leave_out(&s, &best); i++)
+        best = solve_best(&s);
+    for (size_t i = 0; i < s.n; i++)
+        used += s.in[i];
+
+    const double freedom = (double)used - best.params;
+    assert(freedom >= 2); /* TTFT_MIN samples and three coefficients */
+    m->a = best.beta[0] / s.scale[0];
+    m->b = best.beta[1] / s.scale[1];
+    m->c = best.beta[2] / s.scale[2];
+    m->sigma = sqrt(best.error / freedom);
+    m->t95 = student95(freedom);
+    for (int j = 0; j < 3; j++)
+        for (int k = 0; k < 3; k++)
+            m->spread[j][k] = best.inverse[j][k] / (s.scale[j] * s.scale[k]);
+    note_range(m, &s);
+    m->fitted = true;
+    m->stale = false;
+}
+
+void ttft_add(struct ttft_model *m, double reused, double fresh, double ms)
+{
+    const bool plausible = reused >= 0 && reused < LIMIT && fresh >= 1 && fresh < LIMIT &&
+                           ms > 0 && ms < LIMIT;
+    if (!plausible) /* comparisons with a NAN are false */
+        return;
+    m->v[m->n++ % TTFT_KEEP] = (struct ttft_sample){reused, fresh, ms};
+    m->stale = true;
+}
+
+bool ttft_predict(struct ttft_model *m, double reused, double fresh,
+                  struct ttft_estimate *out)
+{
+    double x[3], variance = 1;
+    if (m->n < TTFT_MIN)
+        return false;
+    if (m->stale)
+        fit(m);
+    row_of(reused, fresh, x);
+    for (int j = 0; j < 3; j++)
+        variance += x[j] * dot(m->spread[j], x);
+    const double half = m->t95 * m->sigma * sqrt(fmax(variance, 1));
+    out->ms = m->a + m->b * x[1] + m->c * x[2];
+    out->low = fmax(0, out->ms - half);
+    out->high = out->ms + half;
+    out->extrapolated =
+        reused + fresh > m->max_tokens || fresh > m->max_fresh || fresh < m->min_fresh;
+    return true;
+}
