@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_IO_LOOP_PRIVATE_H
+#define INCIPIT_IO_LOOP_PRIVATE_H
+
+/* What the other modules of io need of the loop and nobody else may see. */
+
+#include "base/list.h"
+#include "io/loop.h"
+
+struct event_base;
+
+struct event_base *loop_base(struct loop *l);
+
+/*
+ * Something that lives on although its owner has let it go. The loop drops what is still
+ * in its list when it is freed; whoever ends earlier takes itself out with list_del().
+ */
+struct loop_orphan {
+    struct list link;
+    void (*drop)(struct loop_orphan *o);
+};
+
+void loop_adopt(struct loop *l, struct loop_orphan *o);
+
+#endif
