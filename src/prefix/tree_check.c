@@ -131,7 +131,7 @@ static const char *check_order(const struct tree *t)
 {
     const struct tree_node *before = NULL;
     bool behind_hand = true, hand_seen = t->hand == &t->lru;
-    for (const struct list *it = t->lru.prev; it != &t->lru; it = it->prev) {
+    for (struct list *it = t->lru.prev; it != &t->lru; it = it->prev) {
         const struct tree_node *n = TREE_LINK(it, lru);
         if (it == t->hand) {
             behind_hand = false;
