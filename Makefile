@@ -55,6 +55,7 @@ MAIN      := src/cmd/main.c
 LIB_SRC   := $(filter-out $(MAIN),$(wildcard $(FOLDERS:%=src/%/*.c)))
 UNIT_SRC  := $(wildcard tests/unit/test_*.c)
 HELP_SRC  := $(filter-out $(UNIT_SRC),$(wildcard tests/unit/*.c))
+TLIB_SRC  := $(wildcard tests/lib/*.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
 
@@ -63,6 +64,7 @@ LLHTTP   := $(addprefix $(OBJ)/llhttp/,llhttp.o api.o http.o)
 LIB      := $(BUILD)/libincipit.a
 LIB_OBJ  := $(LIB_SRC:%.c=$(OBJ)/%.o) $(LLHTTP)
 HELP_OBJ := $(HELP_SRC:%.c=$(OBJ)/%.o)
+TLIB_OBJ := $(TLIB_SRC:%.c=$(OBJ)/%.o)
 UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 CORPUS   := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/corpus/%)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
@@ -113,22 +115,27 @@ $(BUILD)/incipit: $(OBJ)/$(MAIN:.c=.o) $(LIB)
 	$(say) LD $@
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# Second opinions (oracles) that unit tests and fuzz targets share.
+$(BUILD)/libtests.a: $(TLIB_OBJ)
+	$(say) AR $@
+	$(Q)rm -f $@ && ar rcs $@ $^
+
 $(BUILD)/libhelp.a: $(HELP_OBJ)
 	$(say) AR $@
 	@mkdir -p $(@D)
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libhelp.a $(LIB)
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libhelp.a $(BUILD)/libtests.a $(LIB)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
-$(BUILD)/corpus/%: $(OBJ)/tests/fuzz/%.o $(OBJ)/tests/fuzz/replay_main.o $(LIB)
+$(BUILD)/corpus/%: $(OBJ)/tests/fuzz/%.o $(OBJ)/tests/fuzz/replay_main.o $(BUILD)/libtests.a $(LIB)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-$(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(LIB)
+$(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(BUILD)/libtests.a $(LIB)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
