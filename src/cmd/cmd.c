@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+#include "cmd/cmd.h"
+
+#include <assert.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/nearest.h"
+
+static const struct cmd commands[] = {
+    {"serve", "", "Run the gateway.", cmd_serve_flags, cmd_serve},
+    {"check", "FILE", "Check a configuration file.", cmd_check_flags, cmd_check},
+    {"version", "", "Print the version and those of the libraries.", NULL, cmd_version},
+    {"help", "[COMMAND]", "Explain a command.", NULL, cmd_help},
+};
+
+#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+const struct cmd *cmd_at(size_t i)
+{
+    return i < N_COMMANDS ? &commands[i] : NULL;
+}
+
+const struct cmd *cmd_find(const char *name)
+{
+    static const char *const other[][2] = {
+        {"--help", "help"}, {"-h", "help"}, {"--version", "version"}, {"-V", "version"}};
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++)
+        if (strcmp(name, other[i][0]) == 0)
+            name = other[i][1];
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(name, commands[i].name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    struct nearest n = nearest_to(name);
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        nearest_offer(&n, commands[i].name);
+    const char *near = nearest_get(&n);
+    fprintf(stderr, "incipit: unknown command \"%s\"", name);
+    if (near)
+        fprintf(stderr, "; did you mean \"%s\"?", near);
+    fprintf(stderr, "\nincipit help lists the commands.\n");
+    return CMD_USAGE;
+}
+
+int cmd_main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "usage: incipit COMMAND …\nincipit help lists the commands.\n");
+        return CMD_USAGE;
+    }
+    const struct cmd *c = cmd_find(argv[1]);
+    if (!c)
+        return unknown_command(argv[1]);
+    for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            cmd_usage(c, stdout);
+            return CMD_OK;
+        }
+    return c->run(c, argc - 1, argv + 1);
+}
+
+void cmd_usage(const struct cmd *self, FILE *out)
+{
+    fprintf(out, "usage: incipit %s%s%s%s\n%s\n", self->name,
+            self->flags ? " [FLAG…]" : "", *self->operands ? " " : "", self->operands,
+            self->help);
+    for (const struct cmd_flag *f = self->flags; f && f->name; f++) {
+        char left[40];
+        snprintf(left, sizeof(left), "%s%s%s", f->name, f->value ? " " : "",
+                 f->value ? f->value : "");
+        fprintf(out, "%s  %-22s %s\n", f == self->flags ? "\n" : "", left, f->help);
+    }
+}
+
+/* ---- flags ---------------------------------------------------------------------------- */
+
+/* "--name" or "--name=…": the flag's number, -1 where there is none. */
+static int find_flag(const struct cmd *self, const char *word, size_t len)
+{
+    for (int i = 0; self->flags && self->flags[i].name; i++)
+        if (strlen(self->flags[i].name) == len &&
+            memcmp(self->flags[i].name, word, len) == 0)
+            return i;
+    return -1;
+}
+
+static int complain(const struct cmd *self, const char *what, const char *flag, int len)
+{
+    fprintf(stderr, "incipit %s: %s %.*s\n", self->name, what, len, flag);
+    fprintf(stderr, "incipit help %s lists the flags.\n", self->name);
+    return -1;
+}
+
+static int unknown_flag(const struct cmd *self, const char *word, size_t len)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)len, word);
+    struct nearest n = nearest_to(name);
+    for (int i = 0; self->flags && self->flags[i].name; i++)
+        nearest_offer(&n, self->flags[i].name);
+    const char *near = nearest_get(&n);
+    if (!near)
+        return complain(self, "unknown flag", name, (int)sizeof(name));
+    fprintf(stderr, "incipit %s: unknown flag %s; did you mean %s?\n", self->name, name,
+            near);
+    return -1;
+}
+
+/* Reads the flag at argv[at]; returns how many words it took, -1 on an error. */
+static int take_flag(const struct cmd *self, int argc, char **argv, int at,
+                     const char **given)
+{
+    const char *word = argv[at], *equals = strchr(word, '=');
+    const size_t len = equals ? (size_t)(equals - word) : strlen(word);
+    const int i = find_flag(self, word, len);
+    if (i < 0)
+        return unknown_flag(self, word, len);
+    assert(i < CMD_MAX_FLAGS);
+    if (given[i])
+        return complain(self, "given twice:", word, (int)len);
+    if (!self->flags[i].value) {
+        given[i] = "";
+        return equals ? complain(self, "takes no value:", word, (int)len) : 1;
+    }
+    given[i] = equals ? equals + 1 : argv[at + 1]; /* argv ends with NULL */
+    if (!given[i] || (!equals && at + 1 >= argc))
+        return complain(self, "a value is missing behind", word, (int)len);
+    return equals ? 1 : 2;
+}
+
+int cmd_parse(const struct cmd *self, int argc, char **argv, const char **given)
+{
+    memset(given, 0, CMD_MAX_FLAGS * sizeof(*given));
+    int operands = 0;
+    bool flags = true;
+    for (int i = 1; i < argc;) {
+        if (flags && strcmp(argv[i], "--") == 0) {
+            flags = false;
+            i++;
+        } else if (flags && argv[i][0] == '-' && argv[i][1] != '\0') {
+            const int taken = take_flag(self, argc, argv, i, given);
+            if (taken < 0)
+                return -1;
+            i += taken;
+        } else {
+            argv[1 + operands++] = argv[i++];
+        }
+    }
+    return operands;
+}
