@@ -89,7 +89,8 @@ def run_programs(build):
 def run_script(script, build):
     """A test script of its own: its output is passed on, its last line counted."""
     if not os.path.exists(script):
-        return Count()
+        print(f"skipped: there is no {script}")
+        return Count(skipped=1)
     env = dict(os.environ, INCIPIT_BIN=os.path.abspath(f"{build}/incipit"),
                PYTHONDONTWRITEBYTECODE="1")
     child = subprocess.Popen([sys.executable, script], env=env, stdout=subprocess.PIPE,

@@ -115,7 +115,7 @@ void options_print(const struct options *o, FILE *out);
 void options_reload(struct options *o, const struct options *fresh,
                     void (*told)(void *arg, const char *key), void *arg);
 
-/* A row of the table, for people. Texts of `limits` are like "1KiB to 1MiB", "on, off". */
+/* A row of the table, for people; `limits` is like "1KiB to 1MiB" or "on, off". */
 struct options_info {
     const char *key, *type, *fallback, *help;
     char limits[64];

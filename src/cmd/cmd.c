@@ -77,7 +77,7 @@ void cmd_usage(const struct cmd *self, FILE *out)
     }
 }
 
-/* ---- flags ---------------------------------------------------------------------------- */
+/* ---- flags ------------------------------------------------------------------------- */
 
 /* "--name" or "--name=…": the flag's number, -1 where there is none. */
 static int find_flag(const struct cmd *self, const char *word, size_t len)

@@ -20,7 +20,7 @@
 #include "base/nearest.h"
 #include "options_table.h"
 
-/* ---- the table ------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------- */
 
 #define WEEK (168 * HOUR)
 
@@ -40,7 +40,7 @@ static const struct options_row rows[] = {
     {"upstream", URL, 0, "", 0, 1024, NULL, START,
      "The one engine, short for a list `upstreams` of one."},
     {"upstreams.url", URL, UP(url), "", 1, 1024, NULL, START,
-     "Address of the engine: http://HOST:PORT, with a path before its API if it has one."},
+     "Address of the engine: http://HOST:PORT, and a path where its API lies below one."},
     {"upstreams.name", NAME, UP(name), "", 0, 64, NULL, START,
      "Its name in logs and metrics; HOST:PORT of the URL where none is given."},
     {"upstreams.driver", CHOICE, UP(driver), "auto", 0, 0, driver_names, START,
@@ -53,7 +53,8 @@ static const struct options_row rows[] = {
      "Tokens per block of the cache; a store keeps the size it was made with."},
     {"index.max_bytes", BYTES, AT(index_max_bytes), "256MiB", MIB, TIB, NULL, START,
      "Memory for what is known about prompts."},
-    {"tree.max_blocks", COUNT, AT(tree_max_blocks), "1000000", 1024, 1000000000, NULL, START,
+    {"tree.max_blocks", COUNT, AT(tree_max_blocks), "1000000", 1024, 1000000000,
+     NULL, START,
      "Blocks the tree may know, wherever they are."},
     {"store.dir", TEXT, AT(store_dir), "", 0, 1024, NULL, START,
      "Folder for saved blocks; empty keeps them in RAM only."},
@@ -67,9 +68,11 @@ static const struct options_row rows[] = {
      "Longest request line and headers together."},
     {"limits.headers", COUNT, AT(limits_headers), "128", 8, 1024, NULL, START,
      "Most header fields of a request."},
-    {"limits.body_bytes", BYTES, AT(limits_body_bytes), "256MiB", KIB, 4 * GIB, NULL, START,
+    {"limits.body_bytes", BYTES, AT(limits_body_bytes), "256MiB", KIB, 4 * GIB,
+     NULL, START,
      "Largest request body."},
-    {"limits.buffered_bytes", BYTES, AT(limits_buffered_bytes), "1GiB", MIB, TIB, NULL, START,
+    {"limits.buffered_bytes", BYTES, AT(limits_buffered_bytes), "1GiB", MIB, TIB,
+     NULL, START,
      "Memory for all request bodies under way; one more is told to come back later."},
     {"limits.connections", COUNT, AT(limits_connections), "1024", 1, 65536, NULL, START,
      "Most client connections at once."},
@@ -83,7 +86,8 @@ static const struct options_row rows[] = {
      "For a client connection between requests."},
     {"timeouts.connect", TIME, AT(timeouts_connect_ms), "3s", 10, WEEK, NULL, START,
      "For connecting to the engine."},
-    {"timeouts.first_byte", TIME, AT(timeouts_first_byte_ms), "30m", 10, WEEK, NULL, START,
+    {"timeouts.first_byte", TIME, AT(timeouts_first_byte_ms), "30m", 10, WEEK,
+     NULL, START,
      "For the engine to begin its answer."},
     {"timeouts.stall", TIME, AT(timeouts_stall_ms), "10m", 10, WEEK, NULL, START,
      "For the engine between two bytes of an answer."},
@@ -95,10 +99,11 @@ static const struct options_row rows[] = {
      "For requests under way to end when the gateway is stopped."},
     {"upstream_pool.idle", TIME, AT(upstream_pool_idle_ms), "4s", 0, HOUR, NULL, START,
      "How long an idle connection to the engine is kept; llama-server closes after 5s."},
-    {"upstream_pool.max_requests", COUNT, AT(upstream_pool_max_requests), "90", 1, 1000000,
-     NULL, START,
+    {"upstream_pool.max_requests", COUNT, AT(upstream_pool_max_requests), "90",
+     1, 1000000, NULL, START,
      "Requests per connection to the engine; llama-server closes after 100."},
-    {"upstream_pool.max_idle", COUNT, AT(upstream_pool_max_idle), "16", 0, 1024, NULL, START,
+    {"upstream_pool.max_idle", COUNT, AT(upstream_pool_max_idle), "16", 0, 1024,
+     NULL, START,
      "Most idle connections kept per engine."},
     {"admin_paths", CHOICE, AT(admin_paths), "refuse", 0, 0, admin_names, RELOAD,
      "What clients get that ask for the engine's /slots and the like."},
@@ -157,7 +162,7 @@ int options_find_group(const char *name)
     return -1;
 }
 
-/* ---- life cycle ---------------------------------------------------------------------- */
+/* ---- life cycle -------------------------------------------------------------------- */
 
 static void *field_of(void *base, const struct options_row *r)
 {
@@ -209,7 +214,7 @@ void options_free(struct options *o)
     *o = (struct options){0};
 }
 
-/* ---- setting -------------------------------------------------------------------------- */
+/* ---- setting ----------------------------------------------------------------------- */
 
 /* Appends an upstream; the name that nobody gave is HOST:PORT. */
 static int add_upstream(struct options *o, const struct options_row *r, const char *url,
@@ -291,7 +296,7 @@ int options_check(const struct options *o, struct err *e)
     return 0;
 }
 
-/* ---- printing, reloading ---------------------------------------------------------------- */
+/* ---- printing, reloading ----------------------------------------------------------- */
 
 static void put_upstreams(const struct options *o, struct buf *b)
 {

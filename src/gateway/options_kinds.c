@@ -57,7 +57,7 @@ void options_put_limits(const struct options_row *r, struct buf *b)
     }
 }
 
-/* ---- text to field ------------------------------------------------------------------- */
+/* ---- text to field ----------------------------------------------------------------- */
 
 static int refuse(const struct options_row *r, const char *value, const char *what,
                   struct err *e)
@@ -190,7 +190,7 @@ static int read_choice(const struct options_row *r, const char *value, void *fie
     return refuse(r, value, "no choice", e);
 }
 
-/* ---- field to text ------------------------------------------------------------------- */
+/* ---- field to text ----------------------------------------------------------------- */
 
 /* As a double-quoted YAML scalar; control characters cannot be in it. */
 static void write_text(const struct options_row *r, const void *field, struct buf *b)

@@ -83,7 +83,7 @@ static char *take_scalar(struct reader *r)
     return mem_dup(text, len);
 }
 
-/* Reads a key; NULL with 0 in *rc at the end of the map, NULL with the error otherwise. */
+/* Reads a key; NULL at the end of the map, with 0 in *rc, or on an error. */
 static char *next_key(struct reader *r, const char *outer, int *rc)
 {
     *rc = next(r);

@@ -20,7 +20,7 @@ int gateway_run(const struct options *o)
     return gateway_status;
 }
 
-/* ---- running a command with its output caught -------------------------------------------- */
+/* ---- running a command with its output caught -------------------------------------- */
 
 static char out[1 << 14], err_text[1 << 14];
 
@@ -69,7 +69,7 @@ static void assert_has(const char *text, const char *part)
         fail_msg("\"%s\" lacks \"%s\"", text, part);
 }
 
-/* ---- tests -------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------- */
 
 static void test_cmd_serve_needs_nothing_but_an_upstream(void **state)
 {

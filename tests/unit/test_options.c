@@ -27,7 +27,7 @@ static int finish(void **state)
     return 0;
 }
 
-/* ---- helpers ------------------------------------------------------------------------ */
+/* ---- helpers ----------------------------------------------------------------------- */
 
 static void assert_parses(const char *text)
 {
@@ -73,7 +73,7 @@ static char *file_text(const char *path)
     return text;
 }
 
-/* ---- defaults ------------------------------------------------------------------------- */
+/* ---- defaults ---------------------------------------------------------------------- */
 
 static void test_options_defaults_are_those_of_the_table(void **state)
 {
@@ -107,7 +107,7 @@ static void test_options_empty_files_change_nothing(void **state)
     free(after);
 }
 
-/* ---- reading ---------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 static void test_options_nested_maps_give_dotted_keys(void **state)
 {
@@ -197,7 +197,7 @@ static void test_options_switches_know_what_people_write(void **state)
     assert_int_equal(options_set(&o, "store.save", "On", &e), ERR_INVALID);
 }
 
-/* ---- errors ------------------------------------------------------------------------------ */
+/* ---- errors ------------------------------------------------------------------------ */
 
 static void test_options_unknown_keys_name_line_and_nearest(void **state)
 {
@@ -340,7 +340,7 @@ static void test_options_an_error_leaves_the_value(void **state)
     assert_int_equal(o.workers, 5);
 }
 
-/* ---- limits: each number at both edges ------------------------------------------------- */
+/* ---- limits: each number at both edges --------------------------------------------- */
 
 /* The two ends of "MIN to MAX". */
 static void split_limits(const char *limits, char low[32], char high[32])
@@ -393,7 +393,7 @@ static void test_options_every_number_is_limited_at_both_ends(void **state)
     assert_true(numbers >= 20);
 }
 
-/* ---- whole configurations ----------------------------------------------------------------- */
+/* ---- whole configurations ---------------------------------------------------------- */
 
 static void test_options_check_needs_an_upstream(void **state)
 {
@@ -474,7 +474,7 @@ static void test_options_reload_takes_what_may_change_and_names_the_rest(void **
     options_free(&fresh);
 }
 
-/* ---- files ------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------- */
 
 static void test_options_load_names_the_file(void **state)
 {

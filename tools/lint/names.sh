@@ -19,8 +19,10 @@ prefixes() {
         echo "$name"
     done
     case $1 in
-    src/io/loop.c) echo timer ;;    # timers live in the loop: io/loop.h
-    src/engine/upstream.c) echo call ;; # calls live in an upstream: engine/upstream.h
+    src/io/loop.c) echo timer ;;                        # timers live in a loop
+    src/engine/upstream.c) echo call ;;                 # calls go to an upstream
+    src/engine/engine.c) echo replica restore_failure ;; # what engine.h is about
+    src/engine/llamacpp.c | src/engine/openai.c) echo engine ;; # drivers: engine_openai
     esac
 }
 
