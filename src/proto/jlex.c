@@ -11,8 +11,7 @@
  *          backslash  ....1...1......      one bit a byte, so a block without quote,
  *          control    ...............      backslash and control costs one test,
  *
- *      and a block with escapes is walked bit by bit without looking at the bytes
- *      between them;
+ *      and a block with escapes costs some arithmetic on the masks;
  *   3. everything else (brackets, numbers, white space) is a small state machine.
  *
  * The state says what may come next. A bit a level says whether the level is an object,
@@ -128,6 +127,26 @@ static struct masks block_masks(const char *p)
     return m;
 }
 
+static __m128i is_byte(__m128i v, char c)
+{
+    return _mm_cmpeq_epi8(v, _mm_set1_epi8(c));
+}
+
+/* Which bytes make an escape of two bytes behind a backslash; which are a "u". */
+static void block_letters(const char *p, uint64_t *letters, uint64_t *us)
+{
+    *letters = *us = 0;
+    for (int i = 0; i < BLOCK; i += 16) {
+        const __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(p + i));
+        const __m128i a = _mm_or_si128(is_byte(v, '"'), is_byte(v, '\\'));
+        const __m128i b = _mm_or_si128(is_byte(v, '/'), is_byte(v, 'b'));
+        const __m128i c = _mm_or_si128(is_byte(v, 'f'), is_byte(v, 'n'));
+        const __m128i d = _mm_or_si128(is_byte(v, 'r'), is_byte(v, 't'));
+        *letters |= mask16(_mm_or_si128(_mm_or_si128(a, b), _mm_or_si128(c, d)), i);
+        *us |= mask16(is_byte(v, 'u'), i);
+    }
+}
+
 /* Is there a quote, backslash or control in these 64 bytes? Cheaper than the masks. */
 static bool block_plain(const char *p)
 {
@@ -153,6 +172,15 @@ static struct masks block_masks(const char *p)
         m.control |= (uint64_t)((unsigned char)p[i] < 0x20) << i;
     }
     return m;
+}
+
+static void block_letters(const char *p, uint64_t *letters, uint64_t *us)
+{
+    *letters = *us = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        *letters |= (uint64_t)(p[i] != '\0' && strchr("\"\\/bfnrt", p[i]) != NULL) << i;
+        *us |= (uint64_t)(p[i] == 'u') << i;
+    }
 }
 
 static bool block_plain(const char *p)
@@ -259,6 +287,72 @@ static bool block_walk(const char *p, size_t left, struct masks m, struct string
     return false;
 }
 
+/* Which bytes stand behind a backslash that is not itself behind one. */
+static uint64_t escaped_bytes(uint64_t backslash)
+{
+    const uint64_t even = 0x5555555555555555ULL;
+    const uint64_t behind = backslash << 1;
+    /* Adding a run of ones to its first bit carries to the bit behind the run; whether
+     * that has the parity of the start tells whether the run's length is odd. */
+    const uint64_t odd_starts = backslash & ~even & ~behind;
+    const uint64_t odd_ends = (odd_starts + backslash) << 1;
+    return (even ^ odd_ends) & behind;
+}
+
+/*
+ * Checks the \u escapes among the 64 bytes at `p`; bit i of `us` is the letter. Returns
+ * how far the last one reaches, if that is beyond the block, else BLOCK; 0 and a reason
+ * where one is not valid.
+ */
+static size_t block_unicode(const char *p, size_t left, uint64_t us,
+                            struct string_scan *s)
+{
+    while (us) {
+        uint32_t code;
+        const char *why;
+        const size_t start = (size_t)__builtin_ctzll(us) - 1;
+        const size_t n = unicode_escape(p + start, left - start, &code, &why);
+        if (n == 0) {
+            s->end = start;
+            s->why = why;
+            return 0;
+        }
+        if (start + n >= BLOCK)
+            return start + n;
+        us &= ~0ULL << (start + n); /* the second half of a pair is done, too */
+    }
+    return BLOCK;
+}
+
+/*
+ * All of the 64 bytes at `p` at once. Returns false where an escape is wrong, for
+ * block_walk() to say which. *next is 0 where the string ends.
+ */
+static bool block_whole(const char *p, size_t left, struct masks m, struct string_scan *s,
+                        size_t *next)
+{
+    uint64_t letters, us;
+    const uint64_t escaped = escaped_bytes(m.backslash);
+    block_letters(p, &letters, &us);
+    if (escaped & ~(letters | us))
+        return false;
+    const uint64_t stop = (m.quote & ~escaped) | m.control;
+    const uint64_t before = stop ? (stop & -stop) - 1 : ~0ULL;
+    s->escaped = s->escaped || (m.backslash & before);
+    *next = block_unicode(p, left, escaped & us & before, s);
+    if (*next == 0 || stop == 0) {
+        /* A backslash at the end belongs to the next block. */
+        if (*next == BLOCK)
+            *next -= (m.backslash & ~escaped) >> (BLOCK - 1);
+        return true;
+    }
+    s->end = (size_t)__builtin_ctzll(stop);
+    if (m.control & stop & -stop)
+        s->why = "control character in a string";
+    *next = 0;
+    return true;
+}
+
 /* From `p`, just behind an opening quote, to the closing one. Offsets are from `p`. */
 static struct string_scan string_scan(const char *p, size_t len)
 {
@@ -269,8 +363,12 @@ static struct string_scan string_scan(const char *p, size_t len)
             at += BLOCK;
             continue;
         }
+        const struct masks m = block_masks(p + at);
         /* An escape may reach beyond the block, hence the whole rest as `left`. */
-        if (block_walk(p + at, len - at, block_masks(p + at), &s, &next)) {
+        if (!block_whole(p + at, len - at, m, &s, &next) &&
+            block_walk(p + at, len - at, m, &s, &next))
+            next = 0;
+        if (next == 0) {
             s.end += at;
             return s;
         }
