@@ -271,6 +271,27 @@ def stream_text(body):
                    for c in e["choices"])
 
 
+def prompt_of(body):
+    """The tokens that the stand-in makes of a chat body."""
+    return toy_model.prompt_tokens(*toy_model.render(body["messages"], body.get("tools")))
+
+
+def right_answer(body, weights=1):
+    """What a cold engine answers to a chat body with max_tokens."""
+    states, tokens, model = [], prompt_of(body), toy_model.Weights(weights)
+    model.extend(states, tokens)
+    answer = []
+    for _ in range(body["max_tokens"]):
+        answer.append(toy_model.next_token(states[-1]))
+        model.extend(states, answer[-1:])
+    return toy_model.detokenize(answer)
+
+
+def common(a, b):
+    return next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]),
+                min(len(a), len(b)))
+
+
 # ---- the gateway ---------------------------------------------------------------------------
 
 def to_yaml(value, indent=0):

@@ -434,13 +434,13 @@ class Engine:
 
     def _slot_entry(self, s):
         entry = {"id": s.id, "n_ctx": self.settings.n_ctx, "speculative": False,
-                 "is_processing": s.busy is not None}
+                 "is_processing": isinstance(s.busy, int)}
         if s.id_task is not None:
             entry |= {"id_task": s.id_task, "n_prompt_tokens": len(s.tokens),
                       "n_prompt_tokens_processed": s.processed,
                       "n_prompt_tokens_cache": s.cached,
                       "params": {"stream": s.stream, "n_keep": 0},
-                      "next_token": [{"has_next_token": s.busy is not None,
+                      "next_token": [{"has_next_token": isinstance(s.busy, int),
                                       "has_new_line": False, "n_remain": -1, "n_decoded": 0}]}
         return entry
 
@@ -908,6 +908,11 @@ class Standin:
 
     def generations(self):
         return [r for r in self.requests() if r.path in GENERATIONS]
+
+    def bodies(self, marker):
+        """Requests whose body holds the marker."""
+        marker = marker.encode() if isinstance(marker, str) else marker
+        return [r for r in self.requests() if marker in r.body]
 
     def reset_log(self):
         with self.engine.lock:
