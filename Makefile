@@ -74,7 +74,7 @@ PROGRAM  := $(and $(wildcard $(MAIN)),$(wildcard src/gateway/gateway.c),$(BUILD)
 .PHONY: all programs demo-llama test test-engines unit lint format asan fuzz fuzz-programs \
         cover bench install clean distclean help force
 .DELETE_ON_ERROR:
-.SECONDARY:
+.PRECIOUS: $(BUILD)/obj/%.o
 .DEFAULT_GOAL := all
 
 all: $(LIB) $(PROGRAM) ## Build the gateway: build/release/incipit
