@@ -120,12 +120,12 @@ int addr_resolve(struct addr *a, const char *text, struct err *e)
         return resolve_unix(a, text + skip, e);
     const char *port = cut(text, host, &bracketed);
     if (!port)
-        return err_set(e, ERR_INVALID,
-                       "address \"%s\": write HOST:PORT, [V6]:PORT, :PORT or unix:/path",
-                       text);
+        return err_set(
+            e, ERR_INVALID,
+            "address \"%.100s\": write HOST:PORT, [V6]:PORT, :PORT or unix:/path", text);
     if (!is_port(port))
         return err_set(e, ERR_INVALID,
-                       "address \"%s\": the port is a number from 0 to 65535", text);
+                       "address \"%.100s\": the port is a number from 0 to 65535", text);
     const struct addrinfo hints = {.ai_family = bracketed ? AF_INET6 : AF_UNSPEC,
                                    .ai_socktype = SOCK_STREAM,
                                    .ai_flags = AI_NUMERICSERV |
