@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_STORE_STORE_H
+#define INCIPIT_STORE_STORE_H
+
+/*
+ * The block store: KV rows of token blocks, in RAM and in a directory (docs/store.md).
+ *
+ * A block is named by (fingerprint, chain hash): the fingerprint covers model identity
+ * and row layout, the chain hash everything before the block. Its rows are immutable, in
+ * the order of proto/slotfile.h. Which blocks exist and which go is decided by the block
+ * tree; the store keeps and drops what it is told. RAM is a cache over the directory (or
+ * the only tier where no directory is configured), LRU within its own byte budget.
+ *
+ * Never a wrong byte: each block carries an XXH3-128 checksum over header, tokens and
+ * rows. It is verified every time rows are read, in RAM as on disk; a damaged file is
+ * moved to `damaged/` (an operator may want to look), counted, and never offered again.
+ * Files are written under a temporary name and renamed: after a crash a block is whole
+ * or absent.
+ *
+ * Threads: all functions are for the loop; file work runs on workers. Callbacks come from
+ * the loop, never from inside the call. What is asked for about one block happens in the
+ * order of the calls: a drop behind a put that is still being written ends with the block
+ * gone, a put behind a drop with the block there.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/hash128.h"
+#include "io/workers.h"
+
+#define STORE_MAX_BLOCK_BYTES ((uint64_t)1 << 30)
+#define STORE_MAX_BLOCK_TOKENS 4096
+
+struct store;
+
+struct store_options {
+    const char *dir;    /* NULL: RAM only */
+    uint64_t ram_bytes; /* budget of the RAM tier */
+};
+
+/* Name of a block and what a recovery needs to put it back into the tree. */
+struct store_head {
+    struct hash128 fingerprint;
+    struct hash128 hash, parent; /* parent: chain hash before it, or the root's hash */
+    uint32_t index;              /* number of full blocks before it */
+    uint32_t n_tokens;
+    uint64_t rows_bytes;
+};
+
+/*
+ * Rows of one block, shared by reference. `rows` and `tokens` are read-only for everyone
+ * and may be read by worker threads while a reference is held. Counting is atomic.
+ */
+struct store_block {
+    struct store_head head;
+    const uint32_t *tokens;
+    const unsigned char *rows;
+    struct hash128 checksum;
+};
+
+/* A new block with one reference; the caller fills tokens and rows (returned through the
+ * pointers), then seals it: computes the checksum. 1 … STORE_MAX_BLOCK_TOKENS tokens. For
+ * any thread. */
+struct store_block *store_block_new(const struct store_head *head, uint32_t **tokens,
+                                    unsigned char **rows);
+void store_block_seal(struct store_block *b);
+struct store_block *store_block_get(struct store_block *b);
+void store_block_put(struct store_block *b); /* NULL is allowed */
+
+/* True where the checksum is right. For any thread. */
+bool store_block_verify(const struct store_block *b);
+
+/*
+ * Opens (creates) the store. `dir` is locked: a second gateway on it is ERR_REFUSED, and
+ * so is a directory that others may write to (who can write blocks can change answers).
+ * Its parent must exist. Goes through all file names in it once. NULL: see `e`.
+ */
+struct store *store_open(const struct store_options *o, struct workers *w, struct err *e);
+
+/* Waits for nothing: flush the workers first. NULL is allowed. */
+void store_close(struct store *s);
+
+/*
+ * The secret key of the hash chains, kept in the directory (`key`, mode 0600) or made
+ * anew for a RAM store. 32 bytes.
+ */
+const unsigned char *store_key(const struct store *s);
+
+/*
+ * Puts blocks in (sealed; the store takes its own references). `done` (may be NULL) tells
+ * how many are where they are kept for good: in the directory, or in RAM where there is
+ * none. They can be read at once. A full or broken disk keeps them in RAM only (logged
+ * once, counted) and is no error. A name that is there already keeps its block.
+ */
+typedef void (*store_put_cb)(void *arg, size_t n_stored);
+void store_put(struct store *s, struct store_block *const *blocks, size_t n,
+               store_put_cb done, void *arg);
+
+/*
+ * Gets n blocks, in order, verified. On success err is NULL and the callback owns one
+ * reference to each of `blocks` (the array is the store's, alive during the call). On
+ * failure `good` tells how many leading blocks were fine (they are handed over as well);
+ * the one behind is missing (ERR_NOT_FOUND), was damaged and is gone (ERR_CHECKSUM), or
+ * could not be read now (ERR_IO).
+ */
+typedef void (*store_get_cb)(void *arg, struct store_block **blocks, size_t good,
+                             const struct err *err);
+void store_get(struct store *s, struct hash128 fingerprint, const struct hash128 *hashes,
+               size_t n, store_get_cb done, void *arg);
+
+/* Drops a block from all tiers; unknown names are fine. */
+void store_drop(struct store *s, struct hash128 fingerprint, struct hash128 hash);
+
+/*
+ * Recovery: reads names and token ids of the blocks of one fingerprint (no rows),
+ * parents before children, otherwise leaves in the order of their last use, oldest first.
+ * The blocks passed have rows NULL and are borrowed for the call (no references). Damaged
+ * ones are put aside, ones whose parents are missing deleted; both are counted.
+ */
+typedef void (*store_scan_cb)(void *arg,
+                              const struct store_block *b); /* b NULL: the end */
+void store_scan(struct store *s, struct hash128 fingerprint, store_scan_cb cb, void *arg);
+
+/* Bytes of blocks found in the directory whose fingerprint nobody has scanned or put to
+ * since it was opened: they count against the disk budget until they are pruned. */
+uint64_t store_foreign_bytes(const struct store *s);
+
+/* Deletes foreign blocks, least recently used first, until at most `keep_bytes` remain;
+ * never those of `fingerprint`. On a worker: store_foreign_bytes() follows later. */
+void store_prune_foreign(struct store *s, struct hash128 fingerprint,
+                         uint64_t keep_bytes);
+
+/* Small values beside the blocks (self-test results): name [a-z0-9-]{1,64}, at most 4096
+ * bytes. Read and written at once, also on disk. */
+bool store_note_get(const struct store *s, const char *name, char *out, size_t size);
+void store_note_set(struct store *s, const char *name, const char *value);
+
+/* Blocks, not calls, since the store was opened; the first four are what is there now. */
+struct store_stats {
+    uint64_t ram_blocks, ram_bytes, disk_blocks, disk_bytes;
+    uint64_t puts, gets, ram_hits, disk_hits, drops;
+    uint64_t damaged;      /* checksum or format wrong: put aside */
+    uint64_t missing;      /* asked for and not there */
+    uint64_t write_errors; /* kept in RAM only */
+    uint64_t read_errors;  /* the operating system could not, for now */
+    uint64_t orphans;      /* deleted by a recovery: their parents were missing */
+};
+void store_stats(const struct store *s, struct store_stats *out);
+
+#endif

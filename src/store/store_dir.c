@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT */
+#include "store_internal.h"
+
+/*
+ * Tier directory (docs/store.md):
+ *
+ *     DIR/key                       secret of the hash chains, 32 bytes
+ *     DIR/lock                      held by the one gateway that works here
+ *     DIR/blocks/FINGERPRINT/HH/HASH.kv
+ *     DIR/damaged/                  what did not check out, for a person to look at
+ *     DIR/notes/NAME                small values
+ *     DIR/tmp/                      files being written; emptied when we start
+ *
+ * HH are the first two digits of HASH, so that no folder gets a hundred thousand files.
+ * A file appears under its name when it is complete and on disk, and is never changed.
+ * Its modification time is when it was last used: that is all of the LRU that has to
+ * survive a restart, and no index has to be kept in step with the files.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#define KEEP_DAMAGED 64  /* files put aside at most; later ones are deleted */
+#define TOUCH_AFTER_S 60 /* a use is written down when the last one is older */
+
+static struct store_dir *dir_of(struct store_tier *t)
+{
+    return LIST_ENTRY(t, struct store_dir, tier);
+}
+
+static void file_name(const struct store_name *name, char out[STORE_FILE_HASH])
+{
+    char hex[HASH128_HEX];
+    snprintf(out, STORE_FILE_HASH, "%s.kv", hash128_hex(name->hash, hex));
+}
+
+/* The folder that a block's file is in. -1: see errno. */
+static int open_shard(const struct store_dir *d, const struct store_name *name, bool make)
+{
+    char hex[HASH128_HEX];
+    const int folder =
+        store_file_folder(d->blocks, hash128_hex(name->fingerprint, hex), make);
+    if (folder < 0)
+        return -1;
+    hash128_hex(name->hash, hex)[2] = '\0';
+    const int shard = store_file_folder(folder, hex, make);
+    const int why = errno;
+    close(folder);
+    errno = why;
+    return shard;
+}
+
+/* ---- taking files away ------------------------------------------------------------- */
+
+static void count_out(struct store_dir *d, uint64_t bytes)
+{
+    d->tier.blocks--;
+    d->tier.bytes -= bytes;
+}
+
+static uint64_t size_of(int folder, const char *file)
+{
+    struct stat st;
+    return fstatat(folder, file, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode)
+               ? (uint64_t)st.st_size
+               : 0;
+}
+
+void store_dir_unlink(struct store_dir *d, int shard, const struct store_name *name)
+{
+    char file[STORE_FILE_HASH];
+    file_name(name, file);
+    const uint64_t bytes = size_of(shard, file);
+    if (unlinkat(shard, file, 0) == 0)
+        count_out(d, bytes);
+}
+
+void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name *name,
+                         const char *why)
+{
+    char file[STORE_FILE_HASH], hex[HASH128_HEX], aside[HASH128_HEX + STORE_FILE_HASH];
+    file_name(name, file);
+    snprintf(aside, sizeof aside, "%s-%s", hash128_hex(name->fingerprint, hex), file);
+    const uint64_t bytes = size_of(shard, file);
+    bool gone = false;
+    if (atomic_fetch_add(&d->n_kept, 1) < KEEP_DAMAGED)
+        gone = renameat(shard, file, d->damaged, aside) == 0;
+    if (!gone)
+        gone = unlinkat(shard, file, 0) == 0;
+    if (gone)
+        count_out(d, bytes);
+    d->n_damaged++;
+    log_event(LOG_WARN, "block-damaged", "file", "%s", aside, "why", "%s", why, NULL);
+}
+
+static void dir_drop(struct store_tier *t, const struct store_name *name)
+{
+    struct store_dir *d = dir_of(t);
+    const int shard = open_shard(d, name, false);
+    if (shard < 0)
+        return;
+    store_dir_unlink(d, shard, name);
+    close(shard);
+}
+
+/* ---- writing ------------------------------------------------------------------------- */
+
+/* Writes the use down where the last one is long ago. */
+static void touch_file(int folder, const char *file, const struct stat *st)
+{
+    const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
+    struct timespec clock;
+    clock_gettime(CLOCK_REALTIME, &clock);
+    if (st->st_mtim.tv_sec + TOUCH_AFTER_S <= clock.tv_sec)
+        utimensat(folder, file, now, AT_SYMLINK_NOFOLLOW);
+}
+
+static bool write_block(struct store_dir *d, int shard, const char *file,
+                        const struct store_block *b)
+{
+    const struct store_file_target target = {
+        .tmp = d->tmp,
+        .to = shard,
+        .name = file,
+        .number = atomic_fetch_add(&d->next_file, 1),
+        .sync = true,
+    };
+    struct stat old;
+    const uint64_t size = store_block_bytes(&b->head);
+    const bool there = fstatat(shard, file, &old, AT_SYMLINK_NOFOLLOW) == 0;
+    if (there && S_ISREG(old.st_mode) && (uint64_t)old.st_size == size) {
+        touch_file(shard, file, &old);
+        return true;
+    }
+    if (!store_file_write(&target, store_block_file(b)))
+        return false;
+    if (there) /* something else had the name: it was counted if it was a file */
+        count_out(d, S_ISREG(old.st_mode) ? (uint64_t)old.st_size : 0);
+    d->tier.blocks++;
+    d->tier.bytes += size;
+    return true;
+}
+
+static int dir_put(struct store_tier *t, struct store_block *b, struct err *e)
+{
+    struct store_dir *d = dir_of(t);
+    const struct store_name name = {b->head.fingerprint, b->head.hash};
+    char file[STORE_FILE_HASH];
+    bool ok = false;
+    file_name(&name, file);
+    /* Twice: pruning may have removed the empty folder in between. */
+    for (int i = 0; !ok && i < 2; i++) {
+        const int shard = open_shard(d, &name, true);
+        if (shard < 0)
+            break;
+        ok = write_block(d, shard, file, b);
+        const int why = errno;
+        close(shard);
+        errno = why;
+        if (!ok && why != ENOENT)
+            break;
+    }
+    return ok ? 0 : err_errno(e, "writing a block in %s", d->path);
+}
+
+/* ---- reading ------------------------------------------------------------------------- */
+
+/* Reads and verifies what is in the open file. */
+static int read_block(int fd, const struct stat *st, const struct store_name *name,
+                      struct store_block **out, struct err *e)
+{
+    unsigned char head[STORE_BLOCK_HEAD], *bytes;
+    struct store_head h;
+    if (!S_ISREG(st->st_mode) || !store_file_read(fd, head, sizeof head))
+        return err_set(e, ERR_CHECKSUM, "not a file, or cut short");
+    if (store_block_read_head(head, (uint64_t)st->st_size, &h, e))
+        return ERR_CHECKSUM;
+    if (!hash128_eq(h.fingerprint, name->fingerprint) || !hash128_eq(h.hash, name->hash))
+        return err_set(e, ERR_CHECKSUM, "holds another block");
+    struct store_block *b = store_block_blank(&h, &bytes);
+    memcpy(bytes, head, sizeof head);
+    const bool read_all =
+        store_file_read(fd, bytes + sizeof head, (size_t)st->st_size - sizeof head);
+    store_block_adopt(b);
+    if (!read_all || !store_block_verify(b)) {
+        store_block_put(b);
+        return err_set(e, ERR_CHECKSUM,
+                       read_all ? "checksum is wrong" : "cannot be read");
+    }
+    *out = b;
+    return 0;
+}
+
+/* As open(2): a symlink in our place is damage as well. */
+static int open_failed(struct store_dir *d, int shard, const struct store_name *name,
+                       struct err *e)
+{
+    if (errno == ENOENT)
+        return err_set(e, ERR_NOT_FOUND, "is not there");
+    if (errno != ELOOP)
+        return err_errno(e, "opening a block in %s", d->path);
+    store_dir_set_aside(d, shard, name, "is a symbolic link");
+    return err_set(e, ERR_CHECKSUM, "is a symbolic link");
+}
+
+static int get_in_shard(struct store_dir *d, int shard, const struct store_name *name,
+                        struct store_block **b, struct err *e)
+{
+    char file[STORE_FILE_HASH];
+    struct stat st;
+    struct err why = {0};
+    file_name(name, file);
+    const int fd = openat(shard, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return open_failed(d, shard, name, e);
+    int rc = fstat(fd, &st) == 0 ? read_block(fd, &st, name, b, &why)
+                                 : err_errno(&why, "fstat");
+    if (rc == 0)
+        touch_file(shard, file, &st);
+    else
+        store_dir_set_aside(d, shard, name, why.text);
+    close(fd);
+    return rc ? err_set(e, ERR_CHECKSUM, "is damaged: %s", why.text) : 0;
+}
+
+static int dir_get(struct store_tier *t, const struct store_name *name,
+                   struct store_block **b, struct err *e)
+{
+    struct store_dir *d = dir_of(t);
+    const int shard = open_shard(d, name, false);
+    if (shard < 0)
+        return errno == ENOENT ? err_set(e, ERR_NOT_FOUND, "is not there")
+                               : err_errno(e, "opening a folder in %s", d->path);
+    const int rc = get_in_shard(d, shard, name, b, e);
+    close(shard);
+    return rc;
+}
+
+static void dir_touch(struct store_tier *t, const struct store_name *name)
+{
+    char file[STORE_FILE_HASH];
+    struct stat st;
+    const int shard = open_shard(dir_of(t), name, false);
+    if (shard < 0)
+        return;
+    file_name(name, file);
+    if (fstatat(shard, file, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        touch_file(shard, file, &st);
+    close(shard);
+}
+
+/* ---- notes ----------------------------------------------------------------------- */
+
+bool store_dir_note_get(const struct store_dir *d, const char *name, char *out,
+                        size_t size)
+{
+    const int64_t got = store_file_read_small(d->notes, name, out, size - 1);
+    if (got < 0)
+        return false;
+    out[got] = '\0';
+    return true;
+}
+
+void store_dir_note_set(struct store_dir *d, const char *name, const char *value)
+{
+    const struct store_file_target target = {
+        .tmp = d->tmp,
+        .to = d->notes,
+        .name = name,
+        .number = atomic_fetch_add(&d->next_file, 1),
+    };
+    if (!store_file_write(&target, slice_of(value)))
+        log_event(LOG_WARN, "note-not-written", "file", "%s", name, "error", "%s",
+                  strerror(errno), NULL);
+}
+
+/* ---- opening and closing --------------------------------------------------------- */
+
+static int open_root(struct store_dir *d, struct err *e)
+{
+    struct stat st;
+    if (mkdir(d->path, 0700) != 0 && errno != EEXIST)
+        return err_errno(e, "cannot make the store's directory %s", d->path);
+    d->root = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->root < 0 || fstat(d->root, &st) != 0)
+        return err_errno(e, "cannot open the store's directory %s", d->path);
+    if (st.st_mode & (S_IWGRP | S_IWOTH))
+        return err_set(
+            e, ERR_REFUSED,
+            "others may write to the store's directory %s (chmod go-w, or name "
+            "a folder inside it that does not exist yet)",
+            d->path);
+    if (st.st_uid != geteuid() && geteuid() != 0)
+        return err_set(e, ERR_REFUSED, "the store's directory %s belongs to user %u",
+                       d->path, (unsigned)st.st_uid);
+    return 0;
+}
+
+static int take_lock(struct store_dir *d, struct err *e)
+{
+    d->lock = openat(d->root, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (d->lock < 0)
+        return err_errno(e, "cannot open %s/lock", d->path);
+    if (flock(d->lock, LOCK_EX | LOCK_NB) == 0)
+        return 0;
+    return errno == EWOULDBLOCK
+               ? err_set(e, ERR_REFUSED, "another gateway works in %s", d->path)
+               : err_errno(e, "cannot lock %s/lock", d->path);
+}
+
+static int open_folders(struct store_dir *d, struct err *e)
+{
+    const struct {
+        const char *name;
+        int *fd;
+    } folders[] = {{"blocks", &d->blocks},
+                   {"tmp", &d->tmp},
+                   {"damaged", &d->damaged},
+                   {"notes", &d->notes}};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        *folders[i].fd = store_file_folder(d->root, folders[i].name, true);
+        if (*folders[i].fd < 0)
+            return err_errno(e, "cannot open the folder %s/%s", d->path, folders[i].name);
+    }
+    return 0;
+}
+
+static int make_key(struct store_dir *d, struct err *e)
+{
+    const struct store_file_target target = {
+        .tmp = d->tmp, .to = d->root, .name = "key", .sync = true};
+    if (getrandom(d->key, sizeof d->key, 0) != sizeof d->key)
+        return err_errno(e, "no random bytes for a key");
+    if (!store_file_write(&target, slice_make((const char *)d->key, sizeof d->key)))
+        return err_errno(e, "cannot write %s/key", d->path);
+    return 0;
+}
+
+static int load_key(struct store_dir *d, struct err *e)
+{
+    unsigned char bytes[CHAIN_KEY_BYTES + 1];
+    const int64_t got = store_file_read_small(d->root, "key", bytes, sizeof bytes);
+    if (got < 0)
+        return errno == ENOENT ? make_key(d, e)
+                               : err_errno(e, "cannot read %s/key", d->path);
+    if (got != CHAIN_KEY_BYTES)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s/key is not a key of %d bytes (without it the blocks are useless: "
+            "put it back, or delete the directory)",
+            d->path, CHAIN_KEY_BYTES);
+    memcpy(d->key, bytes, CHAIN_KEY_BYTES);
+    return 0;
+}
+
+static void count_kept(void *arg, int folder, const char *name)
+{
+    struct store_dir *d = arg;
+    (void)folder;
+    (void)name;
+    d->n_kept++;
+}
+
+static void dir_close(struct store_tier *t)
+{
+    struct store_dir *d = dir_of(t);
+    const int fds[] = {d->blocks, d->tmp, d->damaged, d->notes, d->lock, d->root};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    free(d->folders);
+    free(d->path);
+    free(d);
+}
+
+static int open_all(struct store_dir *d, struct err *e)
+{
+    struct timespec now;
+    int rc = open_root(d, e);
+    if (!rc)
+        rc = take_lock(d, e);
+    if (!rc)
+        rc = open_folders(d, e);
+    if (rc)
+        return rc;
+    store_file_clear(d->tmp); /* left over from a crash */
+    store_file_each(d->damaged, count_kept, d);
+    store_scan_folders(d);
+    clock_gettime(CLOCK_REALTIME_COARSE, &now); /* the one that file times come from */
+    d->opened_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+    return load_key(d, e);
+}
+
+struct store_dir *store_dir_open(const char *path, struct err *e)
+{
+    static const struct store_tier_ops ops = {
+        .put = dir_put,
+        .get = dir_get,
+        .touch = dir_touch,
+        .drop = dir_drop,
+        .close = dir_close,
+    };
+    struct store_dir *d = mem_zalloc(sizeof *d);
+    d->tier.ops = &ops;
+    d->path = mem_strdup(path);
+    d->root = d->lock = d->blocks = d->tmp = d->damaged = d->notes = -1;
+    d->next_file = 1; /* 0 is the key's */
+    if (open_all(d, e)) {
+        dir_close(&d->tier);
+        return NULL;
+    }
+    return d;
+}
