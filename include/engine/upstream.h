@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_ENGINE_UPSTREAM_H
+#define INCIPIT_ENGINE_UPSTREAM_H
+
+/*
+ * HTTP calls to one engine address over a pool of kept-alive connections.
+ *
+ * A call borrows its request body until it ends. Happy path: on_head, on_body…, on_end.
+ * Any failure, before or in the middle: on_fail once and nothing after it. The end
+ * callbacks (on_end, on_fail) are the last; the call is gone when they return. Callbacks
+ * come from the loop, never from inside call_start().
+ *
+ * llama-server closes idle connections after 5 s or 100 requests, so the pool lets go of
+ * them a little earlier and looks at each before it is used again. Where a pooled
+ * connection dies before a single byte of an answer, the call is repeated once on a
+ * fresh one (it had been closed under way); never otherwise.
+ *
+ * An answer that arrives while the request is still being sent is handed on at once;
+ * the rest is not sent and the connection is closed afterwards.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/slice.h"
+#include "io/addr.h"
+#include "io/loop.h"
+#include "proto/http.h"
+
+struct upstream;
+struct call;
+
+struct upstream_options {
+    const char *url; /* "http://HOST:PORT[/prefix][/]" */
+    uint64_t connect_ms, first_byte_ms, stall_ms;
+    uint64_t pool_idle_ms;
+    unsigned pool_max_requests, pool_max_idle;
+};
+
+/* Resolves the URL (blocking). NULL with `e` set where it is no http URL. */
+struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
+                              struct err *e);
+void upstream_free(struct upstream *u); /* no calls may be left */
+
+/* "HOST:PORT" for the Host header, and the path prefix ("" or "/x", no slash behind). */
+const char *upstream_host(const struct upstream *u);
+const char *upstream_prefix(const struct upstream *u);
+const struct addr *upstream_addr(const struct upstream *u);
+
+/* Closes all idle connections (the engine was restarted). */
+void upstream_flush(struct upstream *u);
+
+struct call_request {
+    struct slice head;    /* complete head with the empty line; copied */
+    struct slice body[3]; /* sent one after the other; borrowed until the call ends */
+    bool is_head;         /* HEAD: the answer has no body */
+};
+
+struct call_events {
+    void (*on_head)(void *arg, const struct http_head *h); /* final answers only */
+    void (*on_body)(void *arg, struct slice bytes);
+    void (*on_end)(void *arg);
+    void (*on_fail)(void *arg, const struct err *why);
+    void (*on_sent)(void *arg); /* request fully handed to the socket; may be NULL */
+};
+
+struct call *call_start(struct upstream *u, const struct call_request *rq,
+                        const struct call_events *events, void *arg);
+
+/* Stops and resumes reading the answer: back-pressure. */
+void call_pause(struct call *c);
+void call_resume(struct call *c);
+
+/* Closes the connection at once; no callback follows. */
+void call_cancel(struct call *c);
+
+struct upstream_stats {
+    uint64_t calls, connects, retries, failures;
+    unsigned active, idle;
+};
+void upstream_stats(const struct upstream *u, struct upstream_stats *out);
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_GATEWAY_FRONT_H
+#define INCIPIT_GATEWAY_FRONT_H
+
+/*
+ * The side that faces clients: accepts connections, reads requests strictly, hands each
+ * whole request to its owner and sends the answers in order. One request of a connection
+ * is with the owner at a time; pipelined ones wait in the connection.
+ *
+ * Bodies are collected before the owner is told (limits and deadlines apply), so what
+ * goes upstream has one exact length. Refusals (400, 408, 413, 431, 501, 503, 505) are
+ * made here, in the error shape of the API, stay readable, and close the connection.
+ *
+ * A client that closes while its request is with the owner is reported by on_gone, in
+ * every state, within one turn of the loop; the request is dead when on_gone returns.
+ * Callbacks come from the loop, never from inside a front_ call.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/slice.h"
+#include "io/addr.h"
+#include "io/loop.h"
+#include "proto/http.h"
+
+struct front;
+struct front_request;
+
+struct front_options {
+    struct http_limits head;
+    uint64_t body_bytes;     /* of one request */
+    uint64_t buffered_bytes; /* of all request bodies together; 503 beyond */
+    unsigned connections;    /* 503 beyond */
+    uint64_t head_ms, body_ms, idle_ms, write_ms;
+};
+
+struct front_stats {
+    uint64_t accepted, requests;
+    uint64_t refused_400, refused_408, refused_413, refused_431, refused_503;
+    unsigned connections;
+    uint64_t buffered_bytes;
+};
+
+typedef void (*front_request_cb)(void *arg, struct front_request *rq);
+
+/* Starts listening; NULL with `e` set where it cannot. */
+struct front *front_open(struct loop *l, const struct addr *at,
+                         const struct front_options *o, front_request_cb on_request,
+                         void *arg, struct err *e);
+
+const struct addr *front_addr(const struct front *f);
+void front_stats(const struct front *f, struct front_stats *out);
+
+/*
+ * Graceful stop: accepts nothing more, closes idle connections, lets running requests
+ * finish with "Connection: close", then calls `done` once.
+ */
+void front_drain(struct front *f, loop_cb done, void *arg);
+
+/* Closes everything at once; on_gone is called for requests that are with the owner. */
+void front_close(struct front *f);
+
+/* What the client sent; alive until the request is ended, aborted or gone. */
+const struct http_head *front_head(const struct front_request *rq);
+struct slice front_body(const struct front_request *rq);
+const char *front_peer(const struct front_request *rq);
+uint64_t front_received_us(const struct front_request *rq); /* when it was whole */
+
+struct front_events {
+    void (*on_gone)(void *arg);    /* the client has left; the request is dead */
+    void (*on_drained)(void *arg); /* after front_congested(): go on */
+};
+void front_set_events(struct front_request *rq, const struct front_events *ev, void *arg);
+
+/*
+ * Starts an answer. `headers` are complete lines "Name: value\r\n"; the front adds
+ * framing, Date where missing, and Connection. length < 0: unknown, sent in chunks (to HTTP/1.0
+ * clients until close). bodiless: the head says `length` and no body follows (HEAD, 304).
+ */
+struct front_answer {
+    int status;
+    struct slice reason; /* empty: the standard phrase */
+    struct slice headers;
+    int64_t length;
+    bool bodiless;
+};
+void front_start(struct front_request *rq, const struct front_answer *a);
+void front_data(struct front_request *rq, struct slice bytes);
+void front_end(struct front_request *rq); /* the request is dead */
+
+/* The answer cannot be completed: closes without the end that a whole answer would have,
+ * so that the client can tell. The request is dead. */
+void front_abort(struct front_request *rq);
+
+/* A whole answer in one call; content type JSON unless `headers` has one. The request is
+ * dead. */
+void front_reply(struct front_request *rq, int status, struct slice headers,
+                 struct slice body);
+
+/* An error in the shape of the API: {"error":{"message","type","code"}}. */
+void front_error(struct front_request *rq, int status, const char *type,
+                 const char *message, struct slice headers);
+
+/* More is queued for the client than it reads: hold back until on_drained. */
+bool front_congested(const struct front_request *rq);
+
+uint64_t front_sent_bytes(const struct front_request *rq); /* of the body so far */
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_GATEWAY_HEADERS_H
+#define INCIPIT_GATEWAY_HEADERS_H
+
+/*
+ * What becomes of headers on the way through. End-to-end headers pass as they came, in
+ * order, repeats and letter case kept. The differences, all of them:
+ *
+ * to the engine:  headers of one hop go (http_head_hop_by_hop), and Expect (we answered
+ *                 it), and X-Conversation-Id (it would let llama-server go on generating
+ *                 for a client that has left); Host is the engine's; framing is made anew.
+ * to the client:  headers of one hop go; framing is made anew; X-Request-Id where the
+ *                 engine sent none; Cache-Status and Server-Timing; on event streams
+ *                 X-Accel-Buffering: no where the engine did not say anything about it.
+ */
+
+#include "base/buf.h"
+#include "engine/engine.h"
+#include "proto/http.h"
+
+void headers_to_engine(struct buf *out, const struct http_head *h, const struct upstream *u,
+                       size_t length);
+void headers_to_client(struct buf *out, const struct http_head *h, bool stream);
+
+/* "X-Request-Id: …" unless `out` has one already. */
+void headers_id(struct buf *out, const char *id);
+
+/* RFC 9211. `planned` is what the plan promises, not what the engine will confirm. */
+void headers_cache_status(struct buf *out, const struct plan *plan, bool cacheable);
+
+/* Milliseconds of the phases so far, from the stamps of gateway/request.h. */
+void headers_server_timing(struct buf *out, const uint64_t *stamp_us);
+
+bool headers_are_event_stream(const struct http_head *h);
+
+/* Length to announce to the client: as the engine said, -1 where it did not. */
+int64_t headers_length(const struct http_head *h, bool is_head);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_GATEWAY_REQUEST_H
+#define INCIPIT_GATEWAY_REQUEST_H
+
+/*
+ * The life of one client request, from its last byte to the last byte of its answer.
+ * Start reading here: the table of states in request.c.
+ */
+
+#include "engine/engine.h"
+#include "gateway/front.h"
+#include "gateway/stats.h"
+
+struct request;
+
+/* A replica and what was counted on it. */
+struct request_target {
+    struct replica *replica;
+    struct figures figures;
+};
+
+#define REQUEST_STATES(X)                                                                \
+    X(REQUEST_SCAN, "scan")             /* look at the prompt */                         \
+    X(REQUEST_PLAN, "plan")             /* which replica; ask it to admit */             \
+    X(REQUEST_QUEUE, "queue")           /* wait for a slot */                            \
+    X(REQUEST_RESTORE, "restore")       /* stored blocks are put back */                 \
+    X(REQUEST_SEND, "send")             /* connect and send */                           \
+    X(REQUEST_FIRST_BYTE, "first-byte") /* sent; the engine is at it */                  \
+    X(REQUEST_RELAY, "relay")           /* the answer goes by */                         \
+    X(REQUEST_FINISH, "finish")         /* counted, logged, learned from; once */
+
+enum request_state {
+#define X(state, name) state,
+    REQUEST_STATES(X)
+#undef X
+    REQUEST_STATE_COUNT
+};
+
+/* What requests share: the gateway's parts, and the gauges. */
+struct request_world {
+    struct loop *loop;
+    struct cache *cache;
+    struct request_target *targets;
+    size_t n_targets;
+    struct figures *total;
+    bool relay_admin_paths, cache_status, server_timing, access_log;
+    unsigned in_state[REQUEST_STATE_COUNT]; /* requests that are there now */
+    uint64_t next_id;
+    uint64_t id_salt;
+};
+
+/* Takes a request over from the front; it frees itself when it is finished. */
+void request_start(struct request_world *w, struct front_request *client);
+
+const char *request_state_name(enum request_state s);
+
+#endif

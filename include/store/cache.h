@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_STORE_CACHE_H
+#define INCIPIT_STORE_CACHE_H
+
+/*
+ * What the gateway knows and keeps, in one place: block tree, prompt index and block
+ * store, and the rules that hold them together:
+ *
+ * - the tree decides what exists and what goes; what it evicts is dropped from the store;
+ * - a block may be restored only when the store has confirmed it (CACHE_STORED);
+ * - a block that the store finds damaged or missing leaves the tree with all behind it;
+ * - the prompt index is written to `prompts.log` beside the blocks, so that after a
+ *   restart a prompt finds its blocks by text again; whatever of that file does not check
+ *   out is skipped (it costs hits, never a wrong answer).
+ *
+ * For the loop's thread.
+ */
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "io/workers.h"
+#include "prefix/chain.h"
+#include "prefix/index.h"
+#include "prefix/tree.h"
+#include "store/store.h"
+
+struct cache;
+
+struct cache_options {
+    uint32_t block_tokens;
+    uint64_t max_blocks, max_bytes; /* of the tree: what is kept over all tiers */
+    uint64_t index_bytes;
+    struct store_options store;
+};
+
+enum cache_state { CACHE_NEW, CACHE_WRITING, CACHE_STORED };
+
+struct cache *cache_open(const struct cache_options *o, struct workers *w, struct err *e);
+void cache_close(struct cache *c); /* flush the workers first */
+
+const struct chain_key *cache_key(const struct cache *c);
+struct tree *cache_tree(struct cache *c);
+struct index *cache_index(struct cache *c);
+struct store *cache_store(struct cache *c);
+uint32_t cache_block_tokens(const struct cache *c);
+
+/*
+ * Takes a model in: recovers its blocks and prompts from the store, then calls done.
+ * Attaching a fingerprint again is cheap. token_bytes: KV bytes of one token.
+ */
+void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes,
+                  void (*done)(void *arg, size_t n_blocks), void *arg);
+
+/* Tokens of the leading stored blocks of the path to `m`, at most `max_tokens` rounded up
+ * to a whole block. */
+uint32_t cache_restorable(struct cache *c, const struct tree_mark *m, uint32_t max_tokens);
+
+/* Fetches these leading blocks, verified. The callback owns the references; it gets fewer
+ * tokens than asked where blocks were damaged or missing (they have left the tree then).
+ */
+typedef void (*cache_fetch_cb)(void *arg, struct store_block **blocks, size_t n,
+                               const struct err *err);
+void cache_fetch(struct cache *c, struct hash128 fingerprint, const struct tree_mark *m,
+                 uint32_t max_tokens, cache_fetch_cb done, void *arg);
+
+/*
+ * Inserts a sequence; blocks from *first on are new and belong to the caller to store
+ * with cache_put(). `m` (clear) is set to its end and pinned until then.
+ */
+size_t cache_insert(struct cache *c, struct hash128 fingerprint,
+                    const struct tree_sequence *s, struct tree_mark *m);
+
+/* Stores new blocks of the sequence that ends at `m`; they become restorable when
+ * written. Takes the references over, unpins and clears `m`. */
+void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks, size_t n);
+
+/* index_learn() and the entry in prompts.log. */
+void cache_learn(struct cache *c, struct hash128 fingerprint,
+                 const struct index_lesson *lesson);
+
+#endif

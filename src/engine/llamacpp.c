@@ -1,0 +1,658 @@
+/* SPDX-License-Identifier: MIT */
+#include "llamacpp_internal.h"
+
+/*
+ * Jobs: admitted in order, placed on an idle slot when there is one, ended.
+ *
+ *     admit ─► queue ─► place ─┬─► (restore) ─► ready ─► … done ─► slot idle ─► save?
+ *                              ├─► unpinned: ready, then bind it to the slot it got
+ *                              └─► exclusive (n > 1): all slots
+ *
+ * An engine that is down gets its jobs at once, so that the client sees what the engine
+ * (or its absence) has to say; while it is being looked at, they wait.
+ */
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "route/plan.h"
+
+#define LEARN_RATE 0.2    /* weight of a new measurement */
+#define SLOT_RESERVE 8    /* tokens of a slot's context that a restore leaves free */
+#define TEMPLATE_TOKENS 8 /* of a prompt around its text, for estimates */
+
+/* ---- what slots hold --------------------------------------------------------------- */
+
+void lesson_free(struct lesson *ls)
+{
+    if (!ls)
+        return;
+    free(ls->v);
+    free(ls);
+}
+
+/* What a job's prompt and answer are by text; counts are added when they are known. */
+struct lesson *lesson_new(struct llama *l, const struct job *job)
+{
+    struct lesson *ls = mem_zalloc(sizeof(*ls));
+    struct buf root = {0};
+    ls->n = job->pieces->n;
+    ls->n_prompt = job->n_prompt_pieces;
+    ls->v = mem_array(ls->n + 1, sizeof(*ls->v));
+    memcpy(ls->v, job->pieces->v, ls->n * sizeof(*ls->v));
+    buf_append_str(&root, "kv");
+    buf_append(&root, &l->fingerprint, sizeof(l->fingerprint));
+    buf_append_slice(&root, job->kv_root);
+    ls->kv_root = chain_hash(cache_key(l->r->cache), buf_slice(&root));
+    buf_free(&root);
+    return ls;
+}
+
+void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what, uint32_t tokens)
+{
+    (void)l;
+    if (s->holds != what)
+        lesson_free(s->holds);
+    s->holds = what;
+    s->tokens = tokens;
+    s->unsaved = false;
+}
+
+void llama_forget(struct llama *l, struct llama_slot *s)
+{
+    llama_holds(l, s, NULL, 0);
+}
+
+/* Tokens of the stored start of a prompt that is known by text. */
+uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n)
+{
+    struct index_hit hit = {0};
+    index_find(cache_index(l->r->cache), v, n, &hit);
+    const uint32_t tokens = cache_restorable(l->r->cache, &hit.at, hit.high);
+    tree_mark_clear(cache_tree(l->r->cache), &hit.at);
+    return tokens < hit.high ? tokens : hit.high;
+}
+
+/* ---- placing ----------------------------------------------------------------------- */
+
+/* What the index and the store know of a job's prompt. */
+struct prospect {
+    struct index_hit hit;
+    uint32_t prompt_tokens; /* estimate */
+    uint32_t known;         /* middle of the estimate of the known start */
+    uint32_t restorable;    /* stored tokens that a restore would put back */
+    uint32_t useful;        /* of these, probably common */
+};
+
+static uint32_t estimate_tokens(const struct llama *l, const struct job *job)
+{
+    if (job->prompt && job->prompt->n_ids)
+        return (uint32_t)job->prompt->n_ids;
+    return (uint32_t)((double)job->text_bytes / l->r->bytes_per_token) + TEMPLATE_TOKENS;
+}
+
+static bool is_current(const struct llama *l, const struct job *job)
+{
+    return job->cacheable && hash128_eq(job->seed, l->r->seed);
+}
+
+static void look_up(struct llama *l, struct job *job, struct prospect *p)
+{
+    memset(p, 0, sizeof(*p));
+    p->prompt_tokens = estimate_tokens(l, job);
+    if (!is_current(l, job) || !job->pieces->n)
+        return;
+    index_find(cache_index(l->r->cache), job->pieces->v, job->pieces->n, &p->hit);
+    p->known = (p->hit.low + p->hit.high) / 2;
+    if (p->prompt_tokens < p->hit.low)
+        p->prompt_tokens = p->hit.high;
+    if (!l->store_on || !p->hit.n_pieces)
+        return;
+    uint32_t most = p->hit.reach;
+    if (l->n_ctx > SLOT_RESERVE && most > l->n_ctx - SLOT_RESERVE)
+        most = l->n_ctx - SLOT_RESERVE;
+    p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
+    while (p->restorable + SLOT_RESERVE > l->n_ctx && most > cache_block_tokens(l->r->cache)) {
+        most -= cache_block_tokens(l->r->cache); /* a whole block less */
+        p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
+    }
+    p->useful = p->restorable < p->known ? p->restorable : p->known;
+}
+
+/* How much of the prompt a slot has already, by comparing text. */
+static uint32_t resident_tokens(const struct llama_slot *s, const struct job *job,
+                                const struct prospect *p)
+{
+    if (!s->holds || !job->cacheable)
+        return 0;
+    const struct lesson *h = s->holds;
+    const size_t common = pieces_common(h->v, h->n, job->pieces->v, job->pieces->n);
+    if (!common)
+        return 0;
+    const double share =
+        (double)h->v[common - 1].end_bytes / (double)(h->v[h->n - 1].end_bytes + 1);
+    uint32_t tokens = (uint32_t)(share * s->tokens);
+    if (common >= p->hit.n_pieces && tokens < p->known)
+        tokens = p->known; /* the index knows this boundary better */
+    return tokens < s->tokens ? tokens : s->tokens;
+}
+
+static size_t snapshot(const struct llama *l, const struct job *job,
+                       const struct prospect *p, struct plan_slot *out)
+{
+    for (size_t i = 0; i < l->n_slots; i++) {
+        const struct llama_slot *s = &l->slots[i];
+        const uint32_t resident = resident_tokens(s, job, p);
+        const uint32_t rest = s->tokens - resident;
+        const uint32_t stored = s->holds ? s->holds->known_tokens : 0;
+        out[i] = (struct plan_slot){.idle = s->state == SLOT_IDLE,
+                                    .resident_tokens = resident,
+                                    .held_tokens = s->tokens,
+                                    .prefill_tokens = s->prefill,
+                                    .last_used_us = s->last_used_us};
+        if (s->unsaved && s->tokens > stored)
+            out[i].unsaved_tokens =
+                rest < s->tokens - stored ? rest : s->tokens - stored;
+    }
+    return l->n_slots;
+}
+
+static const char *miss_reason(const struct llama *l, const struct job *job,
+                               const struct prospect *p, uint32_t resident)
+{
+    if (!job->cacheable)
+        return "uncacheable";
+    if (resident || p->restorable)
+        return NULL;
+    if (p->prompt_tokens < cache_block_tokens(l->r->cache))
+        return "too-short";
+    if (!p->hit.n_pieces)
+        return "first-sight";
+    return l->store_on ? "evicted" : "not-held-here";
+}
+
+static unsigned running_prefills(const struct llama *l)
+{
+    unsigned n = 0;
+    for (size_t i = 0; i < l->n_slots; i++)
+        n += l->slots[i].prefill > 0;
+    return n;
+}
+
+static size_t idle_slots(const struct llama *l)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < l->n_slots; i++)
+        n += l->slots[i].state == SLOT_IDLE;
+    return n;
+}
+
+/* /v1/messages drops id_slot, and what cannot be read cannot be changed. */
+static bool can_pin(const struct job *job)
+{
+    const enum prompt_api api = job->prompt->api;
+    return job->prompt->bar != PROMPT_BAR_UNREADABLE &&
+           (api == PROMPT_CHAT || api == PROMPT_COMPLETIONS || api == PROMPT_NATIVE);
+}
+
+void llama_job_ready(struct llama *l, struct job *job)
+{
+    struct llama_slot *s = job->engine;
+    job->plan.overlap = running_prefills(l);
+    if (s) {
+        job->plan.held = s->tokens;
+        s->prefill = estimate_tokens(l, job);
+        s->prefill -= job->plan.promised < s->prefill ? job->plan.promised : s->prefill;
+    }
+    if (!can_pin(job) && !job->wants_all) {
+        if (s) { /* a slot was prepared; the engine will choose it, or another */
+            s->state = SLOT_IDLE;
+            s->job = NULL;
+            s->prefill = 0;
+            job->engine = NULL;
+        }
+        job->plan.slot = -1;
+        l->binding = (struct binding){.active = true, .job = job};
+        llama_poll(l);
+    }
+    job->sent = true;
+    job->on_phase(job, JOB_READY);
+}
+
+static void take_slot(struct llama *l, struct llama_slot *s, struct job *job)
+{
+    assert(s->state == SLOT_IDLE);
+    s->state = SLOT_OWNED;
+    s->job = job;
+    s->last_used_us = loop_now_us(l->r->loop);
+    job->engine = s;
+    job->plan.slot = s->id;
+    job->plan.splice_slot = can_pin(job) && !job->prompt->has_id_slot;
+}
+
+static void place_exclusive(struct llama *l, struct job *job)
+{
+    for (size_t i = 0; i < l->n_slots; i++) {
+        llama_forget(l, &l->slots[i]);
+        l->slots[i].state = SLOT_OWNED;
+        l->slots[i].job = job;
+    }
+    l->exclusive = job;
+    job->engine = NULL;
+    job->plan.slot = -1;
+    job->plan.miss = "uncacheable";
+    llama_job_ready(l, job);
+}
+
+/* Puts a job on a slot; false where none that it may have is idle. */
+static bool place(struct llama *l, struct job *job)
+{
+    struct plan_slot slots[LLAMA_MAX_SLOTS];
+    struct prospect p;
+    look_up(l, job, &p);
+    const struct plan_question q = {.slots = slots,
+                                    .n_slots = snapshot(l, job, &p, slots),
+                                    .pinned = job->wants_slot,
+                                    .prompt_tokens = p.prompt_tokens,
+                                    .restorable_tokens = p.useful,
+                                    .restore_ms_per_token = l->restore_ms_per_token,
+                                    .ms_per_token = l->r->ms_per_token};
+    const struct plan_choice c = plan_choose(&q);
+    if (c.slot >= 0) {
+        struct llama_slot *s = &l->slots[c.slot];
+        const uint32_t resident = slots[c.slot].resident_tokens;
+        list_del(&job->link);
+        l->r->queued--;
+        timer_fini(&job->deadline);
+        job->plan.available = p.hit.low;
+        job->plan.known_pieces = p.hit.n_pieces;
+        job->plan.miss = miss_reason(l, job, &p, resident);
+        job->plan.promised =
+            c.restore ? (p.hit.low < p.restorable ? p.hit.low : p.restorable)
+                      : (resident == p.known ? p.hit.low : resident);
+        take_slot(l, s, job);
+        if (c.restore)
+            llama_restore(l, s, job, &p.hit.at, p.restorable);
+        else
+            llama_job_ready(l, job);
+    }
+    tree_mark_clear(cache_tree(l->r->cache), &p.hit.at);
+    return c.slot >= 0;
+}
+
+/* One pass over the queue, first in first out. A job that waits for one certain slot
+ * lets others pass; one that needs all slots does not, or it would wait for ever. */
+static bool pump_once(struct llama *l)
+{
+    if (l->binding.active || l->exclusive)
+        return false;
+    LIST_EACH_SAFE(it, next, &l->queue)
+    {
+        struct job *job = LIST_ENTRY(it, struct job, link);
+        if (job->wants_all) {
+            if (idle_slots(l) < l->n_slots)
+                return false;
+            list_del(&job->link);
+            l->r->queued--;
+            timer_fini(&job->deadline);
+            place_exclusive(l, job);
+            return true;
+        }
+        if (place(l, job))
+            return true;
+        if (job->wants_slot < 0)
+            return false;
+    }
+    return false;
+}
+
+/* Idle time is for saving: nobody waits, and nothing is being placed. */
+static void save_when_idle(struct llama *l)
+{
+    if (!list_empty(&l->queue) || !l->store_on || l->binding.active)
+        return;
+    for (size_t i = 0; i < l->n_slots; i++)
+        if (l->slots[i].state == SLOT_IDLE && l->slots[i].unsaved)
+            llama_save(l, &l->slots[i]);
+}
+
+void llama_pump(struct llama *l)
+{
+    if (l->pumping || l->phase != LLAMA_READY)
+        return;
+    l->pumping = true;
+    while (pump_once(l))
+        ;
+    save_when_idle(l);
+    l->pumping = false;
+}
+
+/* ---- admitting --------------------------------------------------------------------- */
+
+static void fail_job(struct llama *l, struct job *job, int status, const char *why)
+{
+    list_del(&job->link);
+    l->r->queued--;
+    l->r->in_flight--;
+    timer_fini(&job->deadline);
+    job->on_failed(job, status, why);
+}
+
+
+static void on_queue_deadline(void *arg)
+{
+    struct job *job = arg;
+    struct llama *l = job->engine;
+    job->engine = NULL;
+    fail_job(l, job, 503, "the request waited too long for a free slot");
+}
+
+static void pass_through(struct job *job)
+{
+    job->engine = NULL;
+    job->plan.miss = "not-held-here";
+    job->sent = true;
+    job->on_phase(job, JOB_READY);
+}
+
+static void admit(void *state, struct job *job)
+{
+    struct llama *l = state;
+    job->wants_slot = -1;
+    job->wants_all = job->generates && job->prompt->n > 1;
+    if (!job->generates || l->phase == LLAMA_DOWN) {
+        pass_through(job);
+        return;
+    }
+    if (job->prompt->has_id_slot && can_pin(job) && job->prompt->id_slot >= 0 && l->n_slots)
+        job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
+    list_push_back(&l->queue, &job->link);
+    l->r->queued++;
+    if (l->r->queued > l->r->o.queue_max) {
+        timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
+        fail_job(l, job, 503, "too many requests wait for this engine");
+        return;
+    }
+    job->engine = l; /* while it waits; its slot afterwards */
+    job->since_us = loop_now_us(l->r->loop);
+    timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
+    timer_start(&job->deadline, l->r->o.queue_ms);
+    llama_pump(l);
+    if (!job->sent && !list_empty(&job->link))
+        job->on_phase(job, JOB_QUEUED);
+}
+
+/* Everything that waits goes to the engine as it is: it is down, or of another kind. */
+void llama_release_queue(struct llama *l)
+{
+    while (!list_empty(&l->queue)) {
+        struct job *job = LIST_ENTRY(l->queue.next, struct job, link);
+        list_del(&job->link);
+        l->r->queued--;
+        timer_fini(&job->deadline);
+        pass_through(job);
+    }
+}
+
+void llama_down(struct llama *l, const char *why)
+{
+    if (l->phase != LLAMA_DOWN)
+        log_event(LOG_WARN, "engine-down", "replica", "%s", l->r->name, "why", "%s", why,
+                  NULL);
+    l->phase = LLAMA_DOWN;
+    l->store_on = false;
+    l->last_task = -1;
+    for (size_t i = 0; i < l->n_slots; i++)
+        llama_forget(l, &l->slots[i]);
+    upstream_flush(l->r->up);
+    replica_set_mode(l->r, REPLICA_DOWN, "%s", why);
+    llama_release_queue(l);
+    llama_poll(l);
+}
+
+void llama_probed(struct llama *l)
+{
+    l->phase = LLAMA_READY;
+    LIST_EACH(it, &l->queue)
+    {
+        struct job *job = LIST_ENTRY(it, struct job, link);
+        if (job->prompt->has_id_slot && can_pin(job) && job->prompt->id_slot >= 0)
+            job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
+    }
+    llama_poll(l);
+    llama_pump(l);
+}
+
+/* ---- ending ------------------------------------------------------------------------ */
+
+/* The engine may still be at it: nothing goes to this slot until it says idle. */
+void llama_make_zombie(struct llama *l, struct llama_slot *s)
+{
+    s->state = SLOT_ZOMBIE;
+    s->job = NULL;
+    s->prefill = 0;
+    llama_forget(l, s);
+    llama_poll(l);
+}
+
+static void end_exclusive(struct llama *l, bool whole)
+{
+    l->exclusive = NULL;
+    for (size_t i = 0; i < l->n_slots; i++) {
+        if (whole) {
+            l->slots[i].state = SLOT_IDLE;
+            l->slots[i].job = NULL;
+        } else {
+            llama_make_zombie(l, &l->slots[i]);
+        }
+    }
+}
+
+/* The whole of it is over for a job that was sent but whose answer is not whole. */
+static void end_broken(struct llama *l, struct job *job)
+{
+    if (l->exclusive == job) {
+        end_exclusive(l, false);
+    } else if (l->binding.active && l->binding.job == job) {
+        l->binding.job = NULL;
+        l->binding.ended = l->binding.broken = true;
+        llama_poll(l);
+    } else if (job->engine) {
+        llama_make_zombie(l, job->engine);
+    }
+    llama_poll(l);
+}
+
+static void leave(void *state, struct job *job)
+{
+    struct llama *l = state;
+    if (job->sent) {
+        end_broken(l, job);
+    } else if (!list_empty(&job->link)) {
+        list_del(&job->link);
+        l->r->queued--;
+    } else {
+        llama_restore_left(l, job);
+    }
+    timer_fini(&job->deadline);
+    llama_pump(l);
+}
+
+static void learn_rates(struct llama *l, const struct job *job)
+{
+    const struct answer_facts *f = job->facts;
+    if (f->prompt_tokens > 0 && job->text_bytes > 512)
+        l->r->bytes_per_token +=
+            LEARN_RATE *
+            ((double)job->text_bytes / (double)f->prompt_tokens - l->r->bytes_per_token);
+    if (f->prompt_n < 32 || job->plan.overlap || !(f->prompt_ms > 0))
+        return;
+    l->r->ms_per_token +=
+        LEARN_RATE * (f->prompt_ms / (double)f->prompt_n - l->r->ms_per_token);
+}
+
+/* The engine's own count corrects the index; a promise that came to nothing counts. */
+static void confirm(struct llama *l, struct job *job)
+{
+    const struct answer_facts *f = job->facts;
+    const struct plan *p = &job->plan;
+    if (f->cached_tokens < 0 || f->prompt_tokens <= 0)
+        return;
+    const bool exact = p->held && f->cached_tokens < (int64_t)p->held &&
+                       f->cached_tokens < f->prompt_tokens - 1;
+    if (p->known_pieces && p->known_pieces <= job->n_prompt_pieces)
+        index_confirm(cache_index(l->r->cache), job->pieces->v, job->n_prompt_pieces,
+                      p->known_pieces, (uint32_t)f->cached_tokens, exact);
+    if (!p->restored)
+        return;
+    if (f->cached_tokens == 0 && p->promised >= cache_block_tokens(l->r->cache))
+        llama_restore_failed(l, RESTORE_NOT_REUSED,
+                             "the engine restored a prefix and reused nothing of it");
+    else if (f->cached_tokens > 0)
+        l->failures_in_row = 0;
+}
+
+/* What the slot holds now, and what of it would be new in the store. */
+static struct lesson *lesson_of(struct llama *l, const struct job *job)
+{
+    const struct answer_facts *f = job->facts;
+    struct lesson *ls = lesson_new(l, job);
+    ls->prompt_tokens = (uint32_t)f->prompt_tokens;
+    ls->total_tokens = ls->prompt_tokens;
+    if (f->predicted_n > 0)
+        ls->total_tokens += (uint32_t)f->predicted_n - 1;
+    ls->known_tokens = llama_stored_tokens(l, ls->v, ls->n);
+    ls->saveable = !job->prompt->has_media;
+    return ls;
+}
+
+void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls)
+{
+    llama_holds(l, s, ls, ls->total_tokens);
+    s->unsaved = ls->saveable && l->store_on &&
+                 ls->total_tokens >= ls->known_tokens + cache_block_tokens(l->r->cache);
+}
+
+static void done(void *state, struct job *job)
+{
+    struct llama *l = state;
+    struct llama_slot *s = job->engine;
+    struct lesson *ls = NULL;
+    if (job->outcome == JOB_BROKEN) {
+        end_broken(l, job);
+        llama_pump(l);
+        return;
+    }
+    const bool known = job->outcome == JOB_COMPLETE && is_current(l, job) && job->facts &&
+                       job->facts->prompt_tokens > 0 && job->pieces->n;
+    if (known) {
+        learn_rates(l, job);
+        confirm(l, job);
+        ls = lesson_of(l, job);
+    }
+    if (l->exclusive == job) {
+        end_exclusive(l, true);
+        lesson_free(ls);
+    } else if (l->binding.active && l->binding.job == job) {
+        l->binding.job = NULL;
+        l->binding.ended = true;
+        l->binding.lesson = ls;
+        llama_poll(l);
+    } else if (s) {
+        s->state = SLOT_IDLE;
+        s->job = NULL;
+        s->prefill = 0;
+        s->last_used_us = loop_now_us(l->r->loop);
+        if (ls)
+            llama_settle(l, s, ls);
+        else
+            llama_forget(l, s);
+    } else {
+        lesson_free(ls);
+    }
+    llama_pump(l);
+}
+
+static void first_content(void *state, struct job *job)
+{
+    struct llama *l = state;
+    struct llama_slot *s = job->engine;
+    if (s && l->exclusive != job)
+        s->prefill = 0;
+}
+
+/* ---- the driver -------------------------------------------------------------------- */
+
+static void *open_llama(struct replica *r)
+{
+    struct llama *l = mem_zalloc(sizeof(*l));
+    l->r = r;
+    l->phase = LLAMA_PROBING;
+    l->last_task = -1;
+    l->save_bytes_per_ms = 750e3; /* measured: 0.75 GB/s */
+    l->restore_ms_per_token = 0.02;
+    l->frame = mem_zalloc(sizeof(*l->frame));
+    list_init(&l->queue);
+    timer_init(&l->poll, r->loop, llama_on_poll, l);
+    llama_probe_start(l);
+    return l;
+}
+
+static void close_llama(void *state)
+{
+    struct llama *l = state;
+    llama_probe_stop(l);
+    ask_cancel(l->asking);
+    timer_fini(&l->poll);
+    for (size_t i = 0; i < l->n_slots; i++)
+        llama_forget(l, &l->slots[i]);
+    lesson_free(l->binding.lesson);
+    free(l->frame);
+    free(l);
+}
+
+static unsigned busy(void *state)
+{
+    const struct llama *l = state;
+    return l->ops;
+}
+
+static void describe(void *state, json_t *into)
+{
+    static const char *const states[] = {"idle", "owned", "zombie", "saving"};
+    const struct llama *l = state;
+    json_t *slots = json_array();
+    for (size_t i = 0; i < l->n_slots; i++) {
+        const struct llama_slot *s = &l->slots[i];
+        json_array_append_new(slots, json_pack("{s:i,s:s,s:i,s:b}", "id", s->id, "state",
+                                               states[s->state], "tokens", (int)s->tokens,
+                                               "unsaved", s->unsaved));
+    }
+    json_object_set_new(into, "slots", slots);
+    json_object_set_new(into, "context", json_integer(l->n_ctx));
+    json_object_set_new(into, "build", json_string(l->build));
+    if (l->store_on) {
+        char hex[HASH128_HEX];
+        const struct slotfile_frame *f = l->frame;
+        json_object_set_new(into, "fingerprint",
+                            json_string(hash128_hex(l->fingerprint, hex)));
+        json_object_set_new(into, "token_bytes", json_integer((json_int_t)f->token_bytes));
+        json_object_set_new(into, "kv_type", json_string(slotfile_type_name(f->layers[0].k_type)));
+        json_object_set_new(into, "state_version", json_integer(f->version));
+        json_object_set_new(into, "layers", json_integer(f->n_layers));
+    }
+}
+
+const struct engine_driver engine_llamacpp = {.name = "llamacpp",
+                                              .open = open_llama,
+                                              .close = close_llama,
+                                              .admit = admit,
+                                              .leave = leave,
+                                              .done = done,
+                                              .first_content = first_content,
+                                              .busy = busy,
+                                              .describe = describe};

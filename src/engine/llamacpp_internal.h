@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_ENGINE_LLAMACPP_INTERNAL_H
+#define INCIPIT_ENGINE_LLAMACPP_INTERNAL_H
+
+/*
+ * The llama-server driver, inside. Files: llamacpp.c (jobs: queue, placing, ending),
+ * llamacpp_slots.c (what the engine says of its slots), llamacpp_probe.c (who is it, can
+ * it restore?), llamacpp_restore.c and llamacpp_learn.c (blocks in and out).
+ *
+ * A slot's life:
+ *
+ *     IDLE ──place──► OWNED ──whole answer──► IDLE ──worth it──► SAVING ──► IDLE
+ *                       └──client gone──► ZOMBIE ──GET /slots says idle──► IDLE
+ *
+ * Rules: never more jobs inside the engine than slots; save, restore and erase only on a
+ * slot that is idle, and nothing else is sent to it before they are answered; a zombie
+ * gets nothing.
+ */
+
+#include "engine/ask.h"
+#include "engine/engine.h"
+#include "proto/slotfile.h"
+
+#define LLAMA_MAX_SLOTS 64
+#define LLAMA_ASK_MS 10000      /* small questions */
+#define LLAMA_KV_MS 120000      /* save and restore, behind other slots' batches */
+#define LLAMA_HEARTBEAT_MS 2000 /* a restart is noticed at the latest after this */
+#define LLAMA_ZOMBIE_MS 20      /* polling for a slot to become idle */
+#define LLAMA_BIND_MS 5         /* polling for the slot that an unpinned job got */
+#define LLAMA_RETRY_MS 500      /* an engine that is down or loading */
+#define LLAMA_MAX_FAILURES 3    /* restores in a row until store mode goes off */
+
+enum llama_phase { LLAMA_DOWN, LLAMA_PROBING, LLAMA_READY };
+enum slot_state { SLOT_IDLE, SLOT_OWNED, SLOT_ZOMBIE, SLOT_SAVING };
+
+/* A prompt that ran, kept until its slot has been saved. */
+struct lesson {
+    struct piece *v;
+    size_t n, n_prompt;
+    uint32_t prompt_tokens; /* by the engine */
+    uint32_t total_tokens;  /* that the slot should hold: prompt + generated − 1 */
+    uint32_t known_tokens;  /* of these, already in the store */
+    struct hash128 kv_root;
+    bool saveable;          /* may be cut into blocks: no media, whole answer */
+};
+
+struct llama_slot {
+    int id;
+    enum slot_state state;
+    struct job *job;       /* while OWNED; NULL when the owner is a dead job's restore */
+    struct lesson *holds;  /* what its content is, by text; NULL: unknown or empty */
+    bool unsaved;          /* holds more than the store has, worth a look when idle */
+    uint32_t tokens;       /* that it holds; 0 unknown or empty */
+    uint32_t prefill;      /* tokens that its job still has to prefill, estimate */
+    uint64_t last_used_us;
+    int64_t task;          /* id_task as the engine told last, -1 none */
+    bool processing;       /* as the engine told last */
+    bool moved;            /* its task changed with the last answer */
+};
+
+/* An unpinned job: which slot did the engine give it? Nothing else is placed until that
+ * is known. */
+struct binding {
+    bool active;
+    struct job *job;       /* NULL once it has ended */
+    bool ended, broken;
+    struct lesson *lesson; /* of an ended one */
+    unsigned polls;
+};
+
+typedef void (*slots_cb)(void *arg, bool answered);
+
+struct slots_waiter {
+    slots_cb cb;
+    void *arg;
+};
+
+struct llama {
+    struct replica *r;
+    enum llama_phase phase;
+    struct llama_slot slots[LLAMA_MAX_SLOTS];
+    size_t n_slots;
+    uint32_t n_ctx; /* of one slot */
+    struct list queue;
+    struct job *exclusive; /* a job with several answers has all slots */
+    struct binding binding;
+    int64_t last_task;
+
+    struct ask *asking; /* GET /slots under way */
+    struct slots_waiter waiters[LLAMA_MAX_SLOTS + 2];
+    size_t n_waiters, n_served; /* the first n_served wait for the call under way */
+    struct loop_timer poll;
+    bool pumping;
+
+    bool store_on; /* the self-test passed and it did not fail since */
+    struct slotfile_frame *frame;
+    struct hash128 fingerprint;
+    double save_bytes_per_ms, restore_ms_per_token;
+    unsigned failures_in_row;
+    unsigned file_number;
+    unsigned ops; /* restores and saves under way */
+    struct probe *probe;
+    char build[64], model[256];
+};
+
+/* llamacpp.c */
+void llama_pump(struct llama *l);
+void llama_job_ready(struct llama *l, struct job *job);
+void llama_forget(struct llama *l, struct llama_slot *s);
+void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what, uint32_t tokens);
+void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls);
+void llama_make_zombie(struct llama *l, struct llama_slot *s);
+void llama_down(struct llama *l, const char *why);
+void llama_release_queue(struct llama *l);
+void lesson_free(struct lesson *ls);
+struct lesson *lesson_new(struct llama *l, const struct job *job);
+uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
+
+/* llamacpp_slots.c */
+void llama_ask_slots(struct llama *l, slots_cb cb, void *arg);
+void llama_poll(struct llama *l); /* (re)arms the timer as needed */
+void llama_on_poll(void *arg);
+
+/* llamacpp_probe.c: ends in llama_probed() or llama_down() */
+void llama_probe_start(struct llama *l);
+void llama_probe_stop(struct llama *l);
+void llama_probed(struct llama *l);
+void llama_restarted(struct llama *l);
+
+/* llamacpp_restore.c: ends in llama_job_ready(), or frees the slot if the job left */
+void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
+                   const struct tree_mark *at, uint32_t tokens);
+void llama_restore_left(struct llama *l, struct job *job);
+void llama_restore_failed(struct llama *l, enum restore_failure why, const char *text);
+
+/* llamacpp_learn.c */
+void llama_save(struct llama *l, struct llama_slot *s);
+
+/* Path of a scratch file in the slot directory; `name` gets its bare name. */
+char *llama_scratch(struct llama *l, char name[64]);
+
+/* modelfile.c: hash of size, head, tail and samples of a model file. False: unreadable. */
+bool modelfile_hash(const char *path, struct hash128 *out);
+
+/* procfind.c: the --slot-save-path of the process that listens on this loopback port, in
+ * `out`. False where it cannot be seen. */
+bool procfind_slot_dir(uint16_t port, char *out, size_t size);
+
+#endif

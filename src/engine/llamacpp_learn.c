@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: MIT */
+#include "llamacpp_internal.h"
+
+/*
+ * A slot into blocks, while it is idle and nobody waits:
+ *
+ *     POST save → parse, hash blocks (worker) → insert into the tree → cut the new
+ *     blocks (worker) → store → teach the prompt index
+ *
+ * The engine writes the whole slot and all slots stand still meanwhile, so a save is
+ * weighed first (route/plan.h). The slot is free again as soon as the engine has
+ * answered; the scratch file is unlinked as soon as it is open.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "route/plan.h"
+
+struct learn {
+    struct llama *l;
+    struct llama_slot *slot;
+    struct lesson *what; /* a copy of what the slot holds */
+    struct lesson *held; /* the slot's own, to see whether it still holds it */
+    struct hash128 fingerprint; /* of the engine that saves it */
+    uint64_t start_us, saved_bytes;
+    char *path, name[64];
+
+    struct slotfile *file; /* slices into the mapping */
+    void *map;
+    size_t map_size;
+    uint32_t *tokens;
+    struct hash128 *chain; /* of full blocks, and of the tail where there is one */
+    size_t n_full;
+    uint32_t tail;
+    struct tree_mark end;
+    struct store_block **blocks; /* the new ones */
+    size_t first_new, n_new;
+    struct err err;
+};
+
+static struct lesson *lesson_copy(const struct lesson *ls)
+{
+    struct lesson *copy = mem_alloc(sizeof(*copy));
+    *copy = *ls;
+    copy->v = mem_array(ls->n + 1, sizeof(*copy->v));
+    memcpy(copy->v, ls->v, ls->n * sizeof(*copy->v));
+    return copy;
+}
+
+static void free_learn(struct learn *op)
+{
+    if (op->map)
+        munmap(op->map, op->map_size);
+    if (op->path)
+        unlink(op->path); /* a torn file would fill the scratch space */
+    free(op->path);
+    free(op->file);
+    free(op->tokens);
+    free(op->chain);
+    free(op->blocks);
+    lesson_free(op->what);
+    op->l->ops--;
+    free(op);
+}
+
+static void fail(struct learn *op, const char *why)
+{
+    op->l->r->n.save_failures++;
+    log_event(LOG_WARN, "save-failed", "replica", "%s", op->l->r->name, "why", "%s", why,
+              NULL);
+    free_learn(op);
+}
+
+/* ---- fourth: store and learn ------------------------------------------------------- */
+
+static void on_cut(void *arg)
+{
+    struct learn *op = arg;
+    struct llama *l = op->l;
+    const struct lesson *ls = op->what;
+    const uint32_t n = op->file->n_tokens;
+    struct index_lesson lesson = {.v = ls->v,
+                                  .n = ls->n,
+                                  .n_prompt = ls->n_prompt,
+                                  .prompt_tokens = ls->prompt_tokens,
+                                  .total_tokens = n,
+                                  .end = &op->end};
+    cache_learn(l->r->cache, op->fingerprint, &lesson);
+    cache_put(l->r->cache, &op->end, op->blocks, op->n_new);
+    l->r->n.saves++;
+    l->r->n.saved_tokens += n;
+    if (op->slot->holds == op->held && op->held)
+        op->slot->holds->known_tokens = n;
+    log_event(LOG_DEBUG, "saved", "replica", "%s", l->r->name, "slot", "%d", op->slot->id,
+              "tokens", "%u", n, "new_blocks", "%zu", op->n_new, NULL);
+    free_learn(op);
+    llama_pump(l);
+}
+
+/* ---- third: cut the new blocks ----------------------------------------------------- */
+
+static void run_cut(void *arg)
+{
+    struct learn *op = arg;
+    const uint32_t bt = cache_block_tokens(op->l->r->cache);
+    const size_t total = op->n_full + (op->tail ? 1 : 0);
+    for (size_t i = op->first_new; i < total && op->n_new < total - op->first_new; i++) {
+        const uint32_t n = i < op->n_full ? bt : op->tail;
+        const struct store_head head = {
+            .fingerprint = op->fingerprint,
+            .hash = op->chain[i],
+            .parent = i ? op->chain[i - 1] : op->what->kv_root,
+            .index = (uint32_t)i,
+            .n_tokens = n,
+            .rows_bytes = n * op->file->frame.token_bytes};
+        uint32_t *tokens;
+        unsigned char *rows;
+        struct store_block *b = store_block_new(&head, &tokens, &rows);
+        memcpy(tokens, op->tokens + i * bt, n * sizeof(*tokens));
+        slotfile_cut(op->file, i * bt, n, rows);
+        store_block_seal(b);
+        op->blocks[op->n_new++] = b;
+    }
+}
+
+static void on_parsed(void *arg)
+{
+    struct learn *op = arg;
+    struct llama *l = op->l;
+    if (op->err.code) {
+        fail(op, op->err.text);
+        return;
+    }
+    if (!l->store_on || !slotfile_same_layout(&op->file->frame, l->frame)) {
+        fail(op, "the saved slot has another layout than the probe had");
+        return;
+    }
+    if (op->file->n_tokens != op->what->total_tokens &&
+        op->file->n_tokens + 1 != op->what->total_tokens) {
+        fail(op, "the saved slot holds another number of tokens than its request had");
+        return;
+    }
+    const struct tree_sequence s = {.chain = op->chain,
+                                    .n = op->n_full,
+                                    .tokens = op->tokens,
+                                    .tail_tokens = op->tail,
+                                    .token_bytes = op->file->frame.token_bytes};
+    const size_t n_new = cache_insert(l->r->cache, op->fingerprint, &s, &op->end);
+    op->first_new = tree_mark_blocks(&op->end) - n_new;
+    op->blocks = mem_array(n_new + 1, sizeof(*op->blocks));
+    workers_submit(l->r->workers, run_cut, on_cut, op);
+}
+
+/* ---- second: parse and hash -------------------------------------------------------- */
+
+static void hash_blocks(struct learn *op)
+{
+    const struct chain_key *key = cache_key(op->l->r->cache);
+    const uint32_t bt = cache_block_tokens(op->l->r->cache);
+    const uint32_t n = op->file->n_tokens;
+    op->tokens = mem_array(n + 1, sizeof(*op->tokens));
+    op->chain = mem_array(n / bt + 1, sizeof(*op->chain));
+    for (uint32_t i = 0; i < n; i++)
+        op->tokens[i] = slotfile_token(op->file, i);
+    op->n_full = chain_blocks(key, op->what->kv_root, op->tokens, n, bt, op->chain);
+    op->tail = n - (uint32_t)op->n_full * bt;
+    if (op->tail) {
+        const struct hash128 parent =
+            op->n_full ? op->chain[op->n_full - 1] : op->what->kv_root;
+        op->chain[op->n_full] =
+            chain_block(key, parent, op->tokens + op->n_full * bt, op->tail);
+    }
+}
+
+static void run_parse(void *arg)
+{
+    struct learn *op = arg;
+    struct stat st;
+    const int fd = open(op->path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    unlink(op->path);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        err_errno(&op->err, "opening the saved slot %s", op->name);
+    } else if ((uint64_t)st.st_size != op->saved_bytes || !st.st_size) {
+        err_set(&op->err, ERR_FORMAT, "the saved slot has %lld bytes, the engine wrote %llu",
+                (long long)st.st_size, (unsigned long long)op->saved_bytes);
+    } else {
+        op->map_size = (size_t)st.st_size;
+        op->map = mmap(NULL, op->map_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (op->map == MAP_FAILED) {
+            op->map = NULL;
+            err_errno(&op->err, "mapping the saved slot %s", op->name);
+        }
+    }
+    if (fd >= 0)
+        close(fd);
+    if (op->err.code)
+        return;
+    op->file = mem_alloc(sizeof(*op->file));
+    if (slotfile_parse(op->file, slice_make(op->map, op->map_size), &op->err) == 0)
+        hash_blocks(op);
+}
+
+/* ---- first: save ------------------------------------------------------------------- */
+
+static void on_saved(void *arg, int status, json_t *doc, const struct err *err)
+{
+    struct learn *op = arg;
+    struct llama *l = op->l;
+    if (op->slot->state == SLOT_SAVING)
+        op->slot->state = SLOT_IDLE;
+    if (status != 200) {
+        fail(op, status ? "the engine refused to save the slot" : err->text);
+        llama_pump(l);
+        return;
+    }
+    op->saved_bytes = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
+    const double ms = (double)(loop_now_us(l->r->loop) - op->start_us) / 1e3;
+    if (ms > 1 && op->saved_bytes > 1000000)
+        l->save_bytes_per_ms += 0.2 * ((double)op->saved_bytes / ms - l->save_bytes_per_ms);
+    workers_submit(l->r->workers, run_parse, on_parsed, op);
+    llama_pump(l);
+}
+
+static unsigned busy_slots(const struct llama *l)
+{
+    unsigned n = 0;
+    for (size_t i = 0; i < l->n_slots; i++)
+        n += l->slots[i].state == SLOT_OWNED || l->slots[i].state == SLOT_ZOMBIE;
+    return n;
+}
+
+void llama_save(struct llama *l, struct llama_slot *s)
+{
+    char path[64], body[128];
+    const struct plan_save question = {.new_tokens = s->tokens - s->holds->known_tokens,
+                                       .all_tokens = s->tokens,
+                                       .block_tokens = cache_block_tokens(l->r->cache),
+                                       .token_bytes = l->frame->token_bytes,
+                                       .busy_slots = busy_slots(l),
+                                       .ms_per_token = l->r->ms_per_token,
+                                       .save_bytes_per_ms = l->save_bytes_per_ms};
+    if (!l->r->o.save || !plan_worth_saving(&question)) {
+        if (!question.busy_slots) { /* else it may be worth it when they are done */
+            s->unsaved = false;
+            l->r->n.saves_skipped++;
+        }
+        return;
+    }
+    struct learn *op = mem_zalloc(sizeof(*op));
+    op->l = l;
+    op->slot = s;
+    op->held = s->holds;
+    op->what = lesson_copy(s->holds);
+    op->fingerprint = l->fingerprint;
+    op->start_us = loop_now_us(l->r->loop);
+    op->path = llama_scratch(l, op->name);
+    l->ops++;
+    s->state = SLOT_SAVING;
+    s->unsaved = false;
+    snprintf(path, sizeof(path), "/slots/%d?action=save", s->id);
+    snprintf(body, sizeof(body), "{\"filename\":\"%s\"}", op->name);
+    ask_json(l->r->up, path, body, l->r->authorization, LLAMA_KV_MS, l->r->loop, on_saved,
+             op);
+}

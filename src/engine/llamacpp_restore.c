@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+#include "llamacpp_internal.h"
+
+/*
+ * Blocks into a slot, before a job runs on it:
+ *
+ *     fetch blocks (verified) → compose a slot file (worker) → is the slot idle, is the
+ *     engine still the same? → POST restore → count right? → job ready
+ *
+ * Any failure ends in a cold run of the same job. Where the slot may have been touched it
+ * is erased first; a slot that cannot be cleaned is left to the zombie watch.
+ */
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+struct restore {
+    struct llama *l;
+    struct llama_slot *slot;
+    struct job *job; /* NULL: it left; the restore is finished all the same */
+    struct lesson *what;
+    uint32_t tokens;
+    uint64_t start_us;
+
+    struct store_block **blocks;
+    size_t n_blocks;
+    struct slotfile_frame frame;
+    char *path, name[64];
+    int error; /* errno of the worker, 0 fine */
+};
+
+char *llama_scratch(struct llama *l, char name[64])
+{
+    snprintf(name, 64, "incipit-%08x-%d.kv", l->file_number++, (int)getpid());
+    return mem_printf("%s/%s", l->r->slot_dir, name);
+}
+
+void llama_restore_failed(struct llama *l, enum restore_failure why, const char *text)
+{
+    l->r->n.restore_failures[why]++;
+    log_event(LOG_WARN, "restore-failed", "replica", "%s", l->r->name, "kind", "%s",
+              restore_failure_name(why), "why", "%s", text, NULL);
+    if (why == RESTORE_LOST || why == RESTORE_NOT_IDLE)
+        return; /* says nothing about the engine's ability to restore */
+    if (++l->failures_in_row >= LLAMA_MAX_FAILURES && l->store_on) {
+        l->store_on = false;
+        replica_set_mode(l->r, REPLICA_OBSERVE, "%d restores in a row failed, last: %s",
+                         LLAMA_MAX_FAILURES, restore_failure_name(why));
+    }
+}
+
+static void free_restore(struct restore *op)
+{
+    for (size_t i = 0; i < op->n_blocks; i++)
+        store_block_put(op->blocks[i]);
+    free(op->blocks);
+    if (op->path)
+        unlink(op->path);
+    free(op->path);
+    lesson_free(op->what);
+    op->l->ops--;
+    free(op);
+}
+
+/* The slot is clean or rightly filled: the job runs, or the slot is free again. */
+static void end(struct restore *op)
+{
+    struct llama *l = op->l;
+    struct llama_slot *s = op->slot;
+    struct job *job = op->job;
+    free_restore(op);
+    if (job) {
+        job->restore = NULL;
+        llama_job_ready(l, job);
+    } else {
+        s->state = SLOT_IDLE;
+        s->job = NULL;
+    }
+    llama_pump(l);
+}
+
+static void go_cold(struct restore *op)
+{
+    llama_forget(op->l, op->slot);
+    if (op->job) {
+        op->job->plan.promised = 0;
+        op->job->plan.restored = false;
+        op->job->plan.miss = "restore-failed";
+    }
+}
+
+static void on_erased(void *arg, int status, json_t *doc, const struct err *err)
+{
+    struct restore *op = arg;
+    (void)doc;
+    (void)err;
+    if (status != 200)
+        log_event(LOG_WARN, "erase-failed", "replica", "%s", op->l->r->name, "slot", "%d",
+                  op->slot->id, NULL);
+    end(op);
+}
+
+/* After a restore that went wrong the slot must hold nothing that was not asked for. */
+static void fail_and_erase(struct restore *op, enum restore_failure why, const char *text)
+{
+    char path[64];
+    llama_restore_failed(op->l, why, text);
+    go_cold(op);
+    snprintf(path, sizeof(path), "/slots/%d?action=erase", op->slot->id);
+    ask_json(op->l->r->up, path, "{}", op->l->r->authorization, LLAMA_KV_MS,
+             op->l->r->loop, on_erased, op);
+}
+
+static void fail_untouched(struct restore *op, enum restore_failure why, const char *text)
+{
+    llama_restore_failed(op->l, why, text);
+    go_cold(op);
+    end(op);
+}
+
+static void on_restored(void *arg, int status, json_t *doc, const struct err *err)
+{
+    struct restore *op = arg;
+    struct llama *l = op->l;
+    const json_int_t n = json_integer_value(json_object_get(doc, "n_restored"));
+    if (status == 0) {
+        fail_untouched(op, RESTORE_UNREACHABLE, err->text);
+        return;
+    }
+    if (status != 200) {
+        fail_and_erase(op, RESTORE_ENGINE_SAID_NO, "the engine refused a composed file");
+        return;
+    }
+    if (n != (json_int_t)op->tokens) {
+        fail_and_erase(op, RESTORE_COUNT, "the engine restored another number of tokens");
+        return;
+    }
+    const uint64_t us = loop_now_us(l->r->loop) - op->start_us;
+    l->r->n.restores++;
+    l->r->n.restored_tokens += op->tokens;
+    l->r->n.restore_us += us;
+    l->restore_ms_per_token +=
+        0.2 * ((double)us / 1e3 / op->tokens - l->restore_ms_per_token);
+    llama_holds(l, op->slot, op->what, op->tokens);
+    op->what = NULL;
+    if (op->job)
+        op->job->plan.restored = true;
+    end(op);
+}
+
+static void on_checked(void *arg, bool answered)
+{
+    struct restore *op = arg;
+    char path[64], body[128];
+    if (!answered || op->slot->processing) {
+        fail_untouched(op, answered ? RESTORE_NOT_IDLE : RESTORE_UNREACHABLE,
+                       "the slot or its engine was not what it had been");
+        return;
+    }
+    snprintf(path, sizeof(path), "/slots/%d?action=restore", op->slot->id);
+    snprintf(body, sizeof(body), "{\"filename\":\"%s\"}", op->name);
+    ask_json(op->l->r->up, path, body, op->l->r->authorization, LLAMA_KV_MS,
+             op->l->r->loop, on_restored, op);
+}
+
+/* On a worker: all blocks end to end, in one file that only the engine will read. */
+static void run_compose(void *arg)
+{
+    struct restore *op = arg;
+    struct slotfile_part *parts = mem_array(op->n_blocks, sizeof(*parts));
+    uint32_t *tokens = mem_array(op->tokens, sizeof(*tokens));
+    uint32_t at = 0;
+    for (size_t i = 0; i < op->n_blocks; i++) {
+        const struct store_block *b = op->blocks[i];
+        parts[i] = (struct slotfile_part){b->rows, b->head.n_tokens, b->head.n_tokens};
+        memcpy(tokens + at, b->tokens, b->head.n_tokens * sizeof(*tokens));
+        at += b->head.n_tokens;
+    }
+    assert(at == op->tokens);
+    const size_t size = (size_t)slotfile_size(&op->frame, op->tokens);
+    unsigned char *bytes = mem_alloc(size);
+    slotfile_compose(&op->frame, 0, tokens, op->tokens, parts, op->n_blocks, bytes);
+    const int fd =
+        open(op->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    size_t done = 0;
+    while (fd >= 0 && done < size) {
+        const ssize_t n = write(fd, bytes + done, size - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        done += (size_t)n;
+    }
+    op->error = fd < 0 || done < size ? (errno ? errno : EIO) : 0;
+    if (fd >= 0)
+        close(fd);
+    free(bytes);
+    free(tokens);
+    free(parts);
+}
+
+static void on_composed(void *arg)
+{
+    struct restore *op = arg;
+    if (op->error) {
+        fail_untouched(op, RESTORE_SCRATCH, strerror(op->error));
+        return;
+    }
+    llama_ask_slots(op->l, on_checked, op);
+}
+
+static void on_fetched(void *arg, struct store_block **blocks, size_t n,
+                       const struct err *err)
+{
+    struct restore *op = arg;
+    op->blocks = mem_array(n + 1, sizeof(*op->blocks));
+    memcpy(op->blocks, blocks, n * sizeof(*blocks));
+    op->n_blocks = n;
+    op->tokens = 0;
+    for (size_t i = 0; i < n; i++)
+        op->tokens += blocks[i]->head.n_tokens;
+    if (err || !n) {
+        fail_untouched(op, RESTORE_LOST, err ? err->text : "no block is left");
+        return;
+    }
+    op->path = llama_scratch(op->l, op->name);
+    workers_submit(op->l->r->workers, run_compose, on_composed, op);
+}
+
+void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
+                   const struct tree_mark *at, uint32_t tokens)
+{
+    struct restore *op = mem_zalloc(sizeof(*op));
+    op->l = l;
+    op->slot = s;
+    op->job = job;
+    op->tokens = tokens;
+    op->start_us = loop_now_us(l->r->loop);
+    op->frame = *l->frame;
+    op->what = lesson_new(l, job);
+    op->what->n = op->what->n_prompt = job->plan.known_pieces;
+    l->ops++;
+    llama_forget(l, s); /* what it held goes, whatever happens now */
+    job->restore = op;
+    job->on_phase(job, JOB_RESTORING);
+    cache_fetch(l->r->cache, l->fingerprint, at, tokens, on_fetched, op);
+}
+
+/* The job's client has gone; the slot stays taken until the engine has answered. */
+void llama_restore_left(struct llama *l, struct job *job)
+{
+    struct restore *op = job->restore;
+    (void)l;
+    if (op) {
+        op->slot->job = NULL;
+        op->job = NULL;
+        job->restore = NULL;
+    }
+}

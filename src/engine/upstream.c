@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/upstream.h"
+
+/*
+ * Happy path:  call_start → (pooled connection | connect) → write head and body →
+ *              head → body… → end → connection back to the pool.
+ * Failures:    connect refused or late, no answer in time, answer stalls, connection
+ *              closed early, answer not HTTP. All end in fail_call().
+ * Functions below follow that order in time.
+ */
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/list.h"
+#include "base/mem.h"
+#include "io/conn.h"
+
+#define ANSWER_HEAD_MAX (128 * 1024)
+
+struct upstream {
+    struct loop *loop;
+    struct upstream_options o;
+    struct addr addr;
+    char host[128];
+    char prefix[256];
+    struct list idle;  /* pooled, most recently used first */
+    struct list calls; /* under way */
+    struct upstream_stats stats;
+};
+
+struct pooled {
+    struct list link;
+    struct upstream *u;
+    struct conn *conn;
+    struct loop_timer expiry;
+    unsigned served; /* requests answered on this connection */
+};
+
+struct call {
+    struct list link;
+    struct upstream *u;
+    struct call_events on;
+    void *arg;
+    struct buf head;
+    struct slice body[3];
+    bool is_head;
+
+    struct pooled *at; /* the connection in use */
+    struct http_parser *parser;
+    struct loop_timer timer; /* connect and first byte, then stalls */
+    bool reused;             /* it came from the pool */
+    bool retried;
+    bool connected, sent, answered; /* answered: a byte of the answer was seen */
+    bool paused;
+    bool resuming; /* a deferred look at pending input is on its way */
+    bool cancelled;
+};
+
+static void on_conn(void *arg, struct conn *conn, enum conn_event event);
+static void open_call(struct call *c);
+
+static bool parse_url(struct upstream *u, const char *url, char *host_port, size_t size,
+                      struct err *e)
+{
+    static const char scheme[] = "http://";
+    if (strncasecmp(url, scheme, sizeof(scheme) - 1) != 0) {
+        err_set(e, ERR_INVALID, "upstream \"%s\": only http://HOST:PORT is known", url);
+        return false;
+    }
+    const char *host = url + sizeof(scheme) - 1;
+    const size_t n = strcspn(host, "/?#");
+    size_t path = strlen(host + n);
+    if (n == 0 || n >= size || path >= sizeof(u->prefix) || strpbrk(host, "?#@ ")) {
+        err_set(e, ERR_INVALID, "upstream \"%s\": not a plain http://HOST:PORT/prefix",
+                url);
+        return false;
+    }
+    memcpy(u->prefix, host + n, path + 1);
+    while (path && u->prefix[path - 1] == '/')
+        u->prefix[--path] = '\0';
+    const bool has_port = strchr(host, ':') && strchr(host, ':') < host + n;
+    snprintf(host_port, size, "%.*s%s", (int)n, host, has_port ? "" : ":80");
+    snprintf(u->host, sizeof(u->host), "%.*s", (int)n, host);
+    return true;
+}
+
+struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
+                              struct err *e)
+{
+    char host_port[120];
+    struct upstream *u = mem_zalloc(sizeof(*u));
+    u->loop = l;
+    u->o = *o;
+    u->o.url = NULL; /* not kept */
+    list_init(&u->idle);
+    list_init(&u->calls);
+    if (!parse_url(u, o->url, host_port, sizeof(host_port), e) ||
+        addr_resolve(&u->addr, host_port, e) != 0) {
+        free(u);
+        return NULL;
+    }
+    return u;
+}
+
+static void free_pooled(struct pooled *p)
+{
+    list_del(&p->link);
+    timer_fini(&p->expiry);
+    conn_close(p->conn);
+    free(p);
+}
+
+void upstream_flush(struct upstream *u)
+{
+    LIST_EACH_SAFE(it, next, &u->idle)
+        free_pooled(LIST_ENTRY(it, struct pooled, link));
+    u->stats.idle = 0;
+}
+
+void upstream_free(struct upstream *u)
+{
+    if (!u)
+        return;
+    assert(list_empty(&u->calls));
+    upstream_flush(u);
+    free(u);
+}
+
+const char *upstream_host(const struct upstream *u)
+{
+    return u->host;
+}
+
+const char *upstream_prefix(const struct upstream *u)
+{
+    return u->prefix;
+}
+
+const struct addr *upstream_addr(const struct upstream *u)
+{
+    return &u->addr;
+}
+
+void upstream_stats(const struct upstream *u, struct upstream_stats *out)
+{
+    *out = u->stats;
+}
+
+/* Lets go of the connection: it is closed, whatever state it is in. */
+static void drop_connection(struct call *c)
+{
+    if (c->at)
+        free_pooled(c->at);
+    c->at = NULL;
+}
+
+static void free_call(struct call *c)
+{
+    assert(!c->at);
+    list_del(&c->link);
+    c->u->stats.active--;
+    timer_fini(&c->timer);
+    http_parser_free(c->parser);
+    buf_free(&c->head);
+    free(c);
+}
+
+static void fail_call(struct call *c, const struct err *why)
+{
+    const struct call_events on = c->on;
+    void *arg = c->arg;
+    const struct err copy = *why;
+    c->u->stats.failures++;
+    drop_connection(c);
+    free_call(c);
+    on.on_fail(arg, &copy);
+}
+
+static void on_timeout(void *arg)
+{
+    struct call *c = arg;
+    struct err e = {0};
+    if (c->answered)
+        err_set(&e, ERR_TIMEOUT, "the engine stopped in the middle of its answer");
+    else if (c->connected)
+        err_set(&e, ERR_TIMEOUT, "the engine did not answer in time");
+    else
+        err_set(&e, ERR_TIMEOUT, "connecting to the engine took too long");
+    fail_call(c, &e);
+}
+
+static void on_idle_expired(void *arg)
+{
+    struct pooled *p = arg;
+    p->u->stats.idle--;
+    free_pooled(p);
+}
+
+static void on_idle_event(void *arg, struct conn *conn, enum conn_event event)
+{
+    (void)conn;
+    if (event == CONN_CLOSED || event == CONN_ENDED || event == CONN_DATA)
+        on_idle_expired(arg);
+}
+
+static void to_pool(struct pooled *p)
+{
+    struct upstream *u = p->u;
+    if (p->served >= u->o.pool_max_requests || u->stats.idle >= u->o.pool_max_idle ||
+        conn_stale(p->conn)) {
+        free_pooled(p);
+        return;
+    }
+    conn_set_cb(p->conn, on_idle_event, p);
+    conn_resume(p->conn);
+    timer_start(&p->expiry, u->o.pool_idle_ms);
+    list_push_front(&u->idle, &p->link);
+    u->stats.idle++;
+}
+
+static struct pooled *from_pool(struct upstream *u)
+{
+    while (!list_empty(&u->idle)) {
+        struct pooled *p = LIST_ENTRY(u->idle.next, struct pooled, link);
+        u->stats.idle--;
+        list_del(&p->link);
+        timer_stop(&p->expiry);
+        if (!conn_stale(p->conn))
+            return p;
+        free_pooled(p);
+    }
+    return NULL;
+}
+
+static void send_request(struct call *c)
+{
+    struct conn *conn = c->at->conn;
+    c->connected = true;
+    timer_start(&c->timer, c->u->o.first_byte_ms);
+    conn_write(conn, buf_slice(&c->head));
+    bool borrowed = false;
+    for (size_t i = 0; i < 3; i++) {
+        if (!c->body[i].len)
+            continue;
+        conn_write_borrowed(conn, c->body[i]);
+        borrowed = true;
+    }
+    if (!borrowed && conn_output_len(conn) == 0)
+        c->sent = true;
+}
+
+static void open_call(struct call *c)
+{
+    struct upstream *u = c->u;
+    struct pooled *p = c->retried ? NULL : from_pool(u);
+    c->reused = p != NULL;
+    if (!p) {
+        p = mem_zalloc(sizeof(*p));
+        p->u = u;
+        list_init(&p->link);
+        timer_init(&p->expiry, u->loop, on_idle_expired, p);
+        p->conn = conn_connect(u->loop, &u->addr, u->o.connect_ms, on_conn, c);
+        u->stats.connects++;
+    }
+    c->at = p;
+    c->connected = c->sent = c->answered = false;
+    if (c->reused) {
+        conn_set_cb(p->conn, on_conn, c);
+        send_request(c);
+    } else {
+        timer_start(&c->timer, u->o.connect_ms + 1000); /* conn reports first */
+    }
+}
+
+struct call *call_start(struct upstream *u, const struct call_request *rq,
+                        const struct call_events *events, void *arg)
+{
+    struct call *c = mem_zalloc(sizeof(*c));
+    c->u = u;
+    c->on = *events;
+    c->arg = arg;
+    c->is_head = rq->is_head;
+    buf_append_slice(&c->head, rq->head);
+    memcpy(c->body, rq->body, sizeof(c->body));
+    c->parser =
+        http_parser_new(HTTP_RESPONSE, (struct http_limits){ANSWER_HEAD_MAX, 256});
+    if (c->is_head)
+        http_parser_expect_head(c->parser);
+    timer_init(&c->timer, u->loop, on_timeout, c);
+    list_push_back(&u->calls, &c->link);
+    u->stats.calls++;
+    u->stats.active++;
+    open_call(c);
+    return c;
+}
+
+/* The connection is gone or useless before the answer was whole. */
+static void on_broken(struct call *c, const char *what, int error)
+{
+    struct err e = {0};
+    if (c->reused && !c->answered && !c->retried) {
+        c->retried = true;
+        c->u->stats.retries++;
+        drop_connection(c);
+        open_call(c);
+        return;
+    }
+    err_set(&e, c->connected ? ERR_CLOSED : ERR_REFUSED, "%s%s%s", what,
+            error ? ": " : "", error ? strerror(error) : "");
+    fail_call(c, &e);
+}
+
+static void finish_call(struct call *c)
+{
+    const struct call_events on = c->on;
+    void *arg = c->arg;
+    struct pooled *p = c->at;
+    const bool keep = http_parser_head(c->parser)->keep_alive && c->sent;
+    p->served++;
+    c->at = NULL;
+    if (keep)
+        to_pool(p);
+    else
+        free_pooled(p);
+    free_call(c);
+    on.on_end(arg);
+}
+
+/* A 1xx head was read: its end follows, then the real answer. */
+static bool is_interim(const struct call *c)
+{
+    const int status = http_parser_head(c->parser)->status;
+    return status >= 100 && status < 200 && status != 101;
+}
+
+/* Acts on one parser event; false when the call is over or paused. */
+static bool step(struct call *c, enum http_event event, struct slice data)
+{
+    const char *text;
+    switch (event) {
+    case HTTP_MORE:
+        return false;
+    case HTTP_HEAD:
+        if (!is_interim(c))
+            c->on.on_head(c->arg, http_parser_head(c->parser));
+        break;
+    case HTTP_DATA:
+        c->on.on_body(c->arg, data);
+        break;
+    case HTTP_END:
+        if (is_interim(c)) {
+            http_parser_reset(c->parser);
+            if (c->is_head)
+                http_parser_expect_head(c->parser);
+            break;
+        }
+        finish_call(c);
+        return false;
+    case HTTP_ERROR:
+        http_parser_error(c->parser, &text);
+        on_broken(c, text, 0);
+        return false;
+    }
+    return true;
+}
+
+/*
+ * The callbacks may cancel the call in the middle; cancelled calls are freed by the
+ * loop on its next turn, so `c` stays readable here.
+ */
+static void read_answer(struct call *c)
+{
+    while (!c->cancelled && !c->paused) {
+        struct slice in = conn_input(c->at->conn), data = {0};
+        size_t used = 0;
+        if (!in.len)
+            return;
+        if (!c->answered) {
+            c->answered = true;
+            timer_start(&c->timer, c->u->o.stall_ms);
+        }
+        const enum http_event event = http_parser_next(c->parser, in, &used, &data);
+        const bool last = event == HTTP_END && !is_interim(c);
+        if (event == HTTP_DATA) { /* data points into the input: hand it on first */
+            step(c, event, data);
+            if (!c->cancelled)
+                conn_consume(c->at->conn, used);
+            continue;
+        }
+        conn_consume(c->at->conn, used);
+        if (!step(c, event, data) || last)
+            return;
+    }
+}
+
+static void on_ended(struct call *c, int error)
+{
+    if (!c->answered || http_parser_eof(c->parser) != HTTP_END) {
+        on_broken(c, "the engine closed the connection before its answer was complete",
+                  error);
+        return;
+    }
+    c->sent = false; /* not for the pool */
+    finish_call(c);
+}
+
+static void on_conn(void *arg, struct conn *conn, enum conn_event event)
+{
+    struct call *c = arg;
+    if (c->cancelled)
+        return;
+    switch (event) {
+    case CONN_CONNECTED:
+        send_request(c);
+        break;
+    case CONN_DATA:
+        if (c->answered)
+            timer_start(&c->timer, c->u->o.stall_ms);
+        read_answer(c);
+        break;
+    case CONN_DRAINED:
+        break;
+    case CONN_FLUSHED:
+        if (!c->sent && c->on.on_sent)
+            c->on.on_sent(c->arg);
+        c->sent = true;
+        break;
+    case CONN_CLOSED: /* what it sent before may still be on its way here */
+        break;
+    case CONN_ENDED:
+        on_ended(c, conn_error(conn));
+        break;
+    case CONN_FAILED:
+        on_broken(c, "connecting to the engine failed", conn_error(conn));
+        break;
+    }
+}
+
+void call_pause(struct call *c)
+{
+    c->paused = true;
+    conn_pause(c->at->conn);
+    timer_stop(&c->timer);
+}
+
+static void on_resumed(void *arg)
+{
+    struct call *c = arg;
+    c->resuming = false;
+    if (c->cancelled) {
+        free_call(c);
+        return;
+    }
+    if (c->paused)
+        return;
+    conn_resume(c->at->conn);
+    read_answer(c);
+}
+
+void call_resume(struct call *c)
+{
+    c->paused = false;
+    timer_start(&c->timer, c->u->o.stall_ms);
+    if (!c->resuming) {
+        c->resuming = true;
+        loop_defer(c->u->loop, on_resumed, c);
+    }
+}
+
+static void on_cancelled(void *arg)
+{
+    free_call(arg);
+}
+
+void call_cancel(struct call *c)
+{
+    if (c->cancelled)
+        return;
+    c->cancelled = true;
+    timer_stop(&c->timer);
+    drop_connection(c);
+    if (!c->resuming) /* else on_resumed() frees it */
+        loop_defer(c->u->loop, on_cancelled, c);
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/admin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/version.h"
+
+static json_t *replica_json(const struct request_target *t)
+{
+    static const char *const modes[] = {"down", "starting", "observe", "store"};
+    const struct replica *r = t->replica;
+    json_t *o = stats_json(&t->figures), *failures = json_object();
+    json_object_set_new(o, "name", json_string(r->name));
+    json_object_set_new(o, "driver", json_string(r->driver->name));
+    json_object_set_new(o, "mode", json_string(modes[r->mode]));
+    json_object_set_new(o, "mode_reason", json_string(r->mode_reason));
+    json_object_set_new(o, "in_flight", json_integer(r->in_flight));
+    json_object_set_new(o, "queued", json_integer(r->queued));
+    json_object_set_new(o, "prefill_ms_per_token", json_real(r->ms_per_token));
+    json_object_set_new(o, "text_bytes_per_token", json_real(r->bytes_per_token));
+    const struct {
+        const char *name;
+        uint64_t value;
+    } counts[] = {{"restores", r->n.restores},
+                  {"saves", r->n.saves},
+                  {"saves_skipped", r->n.saves_skipped},
+                  {"save_failures", r->n.save_failures},
+                  {"restarts", r->n.restarts},
+                  {"binds_lost", r->n.binds_lost}};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
+    for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
+        json_object_set_new(failures, restore_failure_name(i),
+                            json_integer((json_int_t)r->n.restore_failures[i]));
+    json_object_set_new(o, "restore_failures", failures);
+    r->driver->describe(r->state, o);
+    return o;
+}
+
+static json_t *integers(const char *const *names, const uint64_t *values, size_t n)
+{
+    json_t *o = json_object();
+    for (size_t i = 0; i < n; i++)
+        json_object_set_new(o, names[i], json_integer((json_int_t)values[i]));
+    return o;
+}
+
+static json_t *tree_json(struct cache *c)
+{
+    static const char *const names[] = {"blocks",    "nodes",    "bytes",      "tokens",
+                                        "inserted",  "evicted",  "dropped",    "collisions",
+                                        "index_bytes", "token_id_bytes"};
+    struct tree_stats s;
+    tree_stats(cache_tree(c), &s);
+    const uint64_t v[] = {s.blocks,  s.nodes,   s.bytes,      s.tokens,      s.inserted,
+                          s.evicted, s.dropped, s.collisions, s.index_bytes, s.token_id_bytes};
+    return integers(names, v, sizeof(v) / sizeof(v[0]));
+}
+
+static json_t *index_json(struct cache *c)
+{
+    static const char *const names[] = {"entries", "bytes", "evicted", "check_failures"};
+    struct index_stats s;
+    index_stats(cache_index(c), &s);
+    const uint64_t v[] = {s.entries, s.bytes, s.evicted, s.check_failures};
+    return integers(names, v, sizeof(v) / sizeof(v[0]));
+}
+
+static json_t *store_json(struct cache *c)
+{
+    static const char *const names[] = {"blocks",  "bytes",     "ram_blocks", "ram_bytes",
+                                        "disk_blocks", "disk_bytes", "damaged", "missing",
+                                        "write_errors", "evicted", "ram_hits", "disk_hits"};
+    struct store_stats s;
+    struct tree_stats t;
+    store_stats(cache_store(c), &s);
+    tree_stats(cache_tree(c), &t);
+    const uint64_t v[] = {t.blocks,      t.bytes,      s.ram_blocks, s.ram_bytes,
+                          s.disk_blocks, s.disk_bytes, s.damaged,    s.missing,
+                          s.write_errors, t.evicted,   s.ram_hits,   s.disk_hits};
+    return integers(names, v, sizeof(v) / sizeof(v[0]));
+}
+
+static json_t *stats_page(const struct admin_world *w)
+{
+    const struct request_world *rw = w->requests;
+    json_t *replicas = json_array(), *states = json_object();
+    json_t *total = stats_json(rw->total);
+    unsigned in_flight = 0;
+    for (size_t i = 0; i < rw->n_targets; i++)
+        json_array_append_new(replicas, replica_json(&rw->targets[i]));
+    for (size_t i = 0; i < REQUEST_STATE_COUNT; i++) {
+        in_flight += rw->in_state[i];
+        json_object_set_new(states, request_state_name(i), json_integer(rw->in_state[i]));
+    }
+    json_object_set_new(total, "in_flight", json_integer(in_flight));
+    json_object_set_new(total, "states", states);
+    return json_pack("{s:s,s:I,s:o,s:o,s:o}", "version", INCIPIT_VERSION, "uptime_ms",
+                     (json_int_t)((loop_now_us(rw->loop) - w->start_us) / 1000), "total",
+                     total, "replicas", replicas, "store", store_json(rw->cache));
+}
+
+static json_t *cache_page(const struct admin_world *w)
+{
+    struct cache *c = w->requests->cache;
+    return json_pack("{s:i,s:o,s:o,s:o}", "block_tokens", (int)cache_block_tokens(c),
+                     "tree", tree_json(c), "index", index_json(c), "store", store_json(c));
+}
+
+static void reply_json(struct front_request *rq, int status, json_t *doc)
+{
+    char *text = json_dumps(doc, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    struct buf b = {0};
+    buf_append_str(&b, text);
+    buf_append_char(&b, '\n');
+    front_reply(rq, status, (struct slice){"", 0}, buf_slice(&b));
+    buf_free(&b);
+    free(text);
+    json_decref(doc);
+}
+
+static void on_healthz(const struct admin_world *w, struct front_request *rq)
+{
+    (void)w;
+    reply_json(rq, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+static void on_readyz(const struct admin_world *w, struct front_request *rq)
+{
+    bool ready = false;
+    for (size_t i = 0; i < w->requests->n_targets; i++)
+        ready |= w->requests->targets[i].replica->mode >= REPLICA_OBSERVE;
+    reply_json(rq, ready ? 200 : 503,
+               json_pack("{s:s}", "status", ready ? "ready" : "no replica is ready"));
+}
+
+static void on_metrics(const struct admin_world *w, struct front_request *rq)
+{
+    struct buf b = {0};
+    metrics_write(w, &b);
+    front_reply(rq, 200, SLICE_LIT("Content-Type: text/plain; version=0.0.4\r\n"),
+                buf_slice(&b));
+    buf_free(&b);
+}
+
+static void on_stats(const struct admin_world *w, struct front_request *rq)
+{
+    reply_json(rq, 200, stats_page(w));
+}
+
+static void on_cache(const struct admin_world *w, struct front_request *rq)
+{
+    reply_json(rq, 200, cache_page(w));
+}
+
+static const struct {
+    const char *path;
+    void (*answer)(const struct admin_world *w, struct front_request *rq);
+} pages[] = {{"/healthz", on_healthz},
+             {"/readyz", on_readyz},
+             {"/metrics", on_metrics},
+             {"/stats", on_stats},
+             {"/cache", on_cache}};
+
+static void on_gone(void *arg)
+{
+    (void)arg; /* answers are made in one go: nothing is under way */
+}
+
+void admin_answer(const struct admin_world *w, struct front_request *rq)
+{
+    static const struct front_events events = {on_gone, on_gone};
+    const struct http_head *h = front_head(rq);
+    struct slice path = h->target;
+    const char *query = memchr(path.ptr, '?', path.len);
+    if (query)
+        path.len = (size_t)(query - path.ptr);
+    front_set_events(rq, &events, NULL);
+    if (!slice_eq(h->method, SLICE_LIT("GET")) && !slice_eq(h->method, SLICE_LIT("HEAD"))) {
+        front_error(rq, 405, "invalid_request_error", "the admin pages are read with GET",
+                    SLICE_LIT("Allow: GET, HEAD\r\n"));
+        return;
+    }
+    for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
+        if (slice_eq(path, slice_of(pages[i].path))) {
+            pages[i].answer(w, rq);
+            return;
+        }
+    }
+    front_error(rq, 404, "not_found_error",
+                "pages: /healthz /readyz /metrics /stats /cache", (struct slice){"", 0});
+}

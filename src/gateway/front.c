@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/front.h"
+
+/*
+ * One client connection:
+ *
+ *     IDLE ── first byte ──► HEAD ── head ──► BODY ── end ──► OWNED ── answer ──► IDLE
+ *       │ idle_ms              │ head_ms        │ body_ms        │ write_ms
+ *       ▼                      ▼                ▼                ▼
+ *     close                   408              408             abort (slow reader)
+ *
+ * While OWNED nothing is parsed: pipelined bytes stay in the input buffer, which stops
+ * growing at its limit. The peer's close is seen all the same (io/conn.h).
+ */
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "io/conn.h"
+#include "io/listener.h"
+
+#define LINGER_MS 2000
+
+enum client_state { CLIENT_IDLE, CLIENT_HEAD, CLIENT_BODY, CLIENT_OWNED, CLIENT_CLOSING };
+
+struct front {
+    struct loop *loop;
+    struct front_options o;
+    struct listener *listener;
+    front_request_cb on_request;
+    void *arg;
+    struct list clients;
+    struct front_stats stats;
+    bool draining;
+    loop_cb drained;
+    void *drained_arg;
+};
+
+/* A client connection and the one request that it may have under way. */
+struct front_request {
+    struct list link;
+    struct front *front;
+    struct conn *conn;
+    struct http_parser *parser;
+    struct loop_timer timer;
+    enum client_state state;
+
+    struct buf body;
+    uint64_t received_us;
+    struct front_events on;
+    void *arg;
+
+    bool started, chunked, bodiless, close_after, congested, gone;
+    int64_t left;        /* body bytes still owed of a sized answer; -1 unsized */
+    uint64_t body_sent;
+    bool parsing_queued; /* a deferred look at pipelined input is on its way */
+};
+
+static void on_conn(void *arg, struct conn *conn, enum conn_event event);
+static void read_request(struct front_request *rq);
+
+static void drop_body(struct front_request *rq)
+{
+    rq->front->stats.buffered_bytes -= buf_len(&rq->body);
+    buf_free(&rq->body);
+}
+
+static void check_drained(struct front *f)
+{
+    if (f->draining && list_empty(&f->clients) && f->drained) {
+        loop_defer(f->loop, f->drained, f->drained_arg);
+        f->drained = NULL;
+    }
+}
+
+static void free_later(void *arg)
+{
+    struct front_request *rq = arg;
+    timer_fini(&rq->timer);
+    http_parser_free(rq->parser);
+    free(rq);
+}
+
+/* The connection is given up; `how` closes it. The memory goes on the next turn, since
+ * callers may be in the middle of it. */
+static void end_client(struct front_request *rq, void (*how)(struct conn *))
+{
+    struct front *f = rq->front;
+    rq->state = CLIENT_CLOSING;
+    timer_stop(&rq->timer);
+    drop_body(rq);
+    how(rq->conn);
+    rq->conn = NULL;
+    list_del(&rq->link);
+    f->stats.connections--;
+    if (!rq->parsing_queued)
+        loop_defer(f->loop, free_later, rq);
+    check_drained(f);
+}
+
+static void close_gently(struct conn *c)
+{
+    conn_close_gently(c, LINGER_MS);
+}
+
+/* ---- refusals ---------------------------------------------------------------------- */
+
+static void error_body(struct buf *b, int status, const char *type, const char *message)
+{
+    buf_printf(b, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"code\":%d}}\n", message,
+               type, status);
+}
+
+static void count_refusal(struct front *f, int status)
+{
+    uint64_t *counter = status == 408   ? &f->stats.refused_408
+                        : status == 413 ? &f->stats.refused_413
+                        : status == 431 ? &f->stats.refused_431
+                        : status == 503 ? &f->stats.refused_503
+                                        : &f->stats.refused_400;
+    ++*counter;
+}
+
+/* Answers without an owner and closes, so that nothing behind it is taken for a request. */
+static void refuse(struct front_request *rq, int status, const char *message)
+{
+    struct buf head = {0}, body = {0};
+    count_refusal(rq->front, status);
+    log_event(LOG_INFO, "refused", "status", "%d", status, "peer", "%s",
+              conn_peer(rq->conn), "why", "%s", message, NULL);
+    error_body(&body, status, status == 503 ? "unavailable_error" : "invalid_request_error",
+               message);
+    buf_printf(&head,
+               "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
+               "%zu\r\n%sConnection: close\r\n\r\n",
+               status, http_reason(status), buf_len(&body),
+               status == 503 ? "Retry-After: 1\r\n" : "");
+    conn_write(rq->conn, buf_slice(&head));
+    conn_write(rq->conn, buf_slice(&body));
+    buf_free(&head);
+    buf_free(&body);
+    end_client(rq, close_gently);
+}
+
+static void on_timer(void *arg)
+{
+    struct front_request *rq = arg;
+    switch (rq->state) {
+    case CLIENT_IDLE:
+        end_client(rq, conn_close);
+        break;
+    case CLIENT_HEAD:
+        refuse(rq, 408, "the request head did not arrive in time");
+        break;
+    case CLIENT_BODY:
+        refuse(rq, 408, "the request body did not arrive in time");
+        break;
+    case CLIENT_OWNED: /* only armed while the client does not read */
+        rq->gone = true;
+        rq->on.on_gone(rq->arg);
+        end_client(rq, conn_abort);
+        break;
+    case CLIENT_CLOSING:
+        break;
+    }
+}
+
+/* ---- reading ----------------------------------------------------------------------- */
+
+static void enter(struct front_request *rq, enum client_state state, uint64_t ms)
+{
+    rq->state = state;
+    if (ms)
+        timer_start(&rq->timer, ms);
+    else
+        timer_stop(&rq->timer);
+}
+
+static void on_head(struct front_request *rq)
+{
+    struct front *f = rq->front;
+    const struct http_head *h = http_parser_head(rq->parser);
+    if (h->body == HTTP_BODY_LENGTH && h->length > f->o.body_bytes) {
+        refuse(rq, 413, "the request body is larger than limits.body_bytes allows");
+        return;
+    }
+    if (h->body == HTTP_BODY_LENGTH &&
+        f->stats.buffered_bytes + h->length > f->o.buffered_bytes) {
+        refuse(rq, 503, "too many request bodies are under way at once");
+        return;
+    }
+    enter(rq, CLIENT_BODY, f->o.body_ms);
+    if (h->body == HTTP_BODY_LENGTH)
+        buf_reserve(&rq->body, (size_t)(h->length < (1u << 20) ? h->length : (1u << 20)));
+    if (h->expect_continue && h->minor >= 1 && h->body != HTTP_BODY_NONE)
+        conn_write(rq->conn, SLICE_LIT("HTTP/1.1 100 Continue\r\n\r\n"));
+}
+
+static void on_body(struct front_request *rq, struct slice data)
+{
+    struct front *f = rq->front;
+    if (buf_len(&rq->body) + data.len > f->o.body_bytes) {
+        refuse(rq, 413, "the request body is larger than limits.body_bytes allows");
+        return;
+    }
+    if (f->stats.buffered_bytes + data.len > f->o.buffered_bytes) {
+        refuse(rq, 503, "too many request bodies are under way at once");
+        return;
+    }
+    buf_append_slice(&rq->body, data);
+    f->stats.buffered_bytes += data.len;
+    timer_start(&rq->timer, f->o.body_ms);
+}
+
+static void on_whole(struct front_request *rq)
+{
+    struct front *f = rq->front;
+    f->stats.requests++;
+    enter(rq, CLIENT_OWNED, 0);
+    rq->received_us = loop_now_us(f->loop);
+    rq->started = rq->chunked = rq->bodiless = rq->congested = false;
+    rq->close_after = f->draining || !http_parser_head(rq->parser)->keep_alive;
+    rq->body_sent = 0;
+    f->on_request(f->arg, rq);
+}
+
+static void on_parse_error(struct front_request *rq)
+{
+    const char *text;
+    const int status = http_parser_error(rq->parser, &text);
+    refuse(rq, status, text);
+}
+
+/* Reads as far as one request goes; the owner's answer brings us back. */
+static void read_request(struct front_request *rq)
+{
+    while (rq->state < CLIENT_OWNED) {
+        struct slice in = conn_input(rq->conn), data = {0};
+        size_t used = 0;
+        if (!in.len)
+            return;
+        if (rq->state == CLIENT_IDLE)
+            enter(rq, CLIENT_HEAD, rq->front->o.head_ms);
+        switch (http_parser_next(rq->parser, in, &used, &data)) {
+        case HTTP_MORE:
+            conn_consume(rq->conn, used);
+            return;
+        case HTTP_HEAD:
+            conn_consume(rq->conn, used);
+            on_head(rq);
+            break;
+        case HTTP_DATA:
+            on_body(rq, data);
+            if (rq->state == CLIENT_BODY)
+                conn_consume(rq->conn, used);
+            break;
+        case HTTP_END:
+            conn_consume(rq->conn, used);
+            on_whole(rq);
+            break;
+        case HTTP_ERROR:
+            on_parse_error(rq);
+            break;
+        }
+    }
+}
+
+static void on_next_turn(void *arg)
+{
+    struct front_request *rq = arg;
+    rq->parsing_queued = false;
+    if (rq->state == CLIENT_CLOSING)
+        free_later(rq);
+    else
+        read_request(rq);
+}
+
+static void on_closed(struct front_request *rq)
+{
+    if (rq->state == CLIENT_OWNED) {
+        rq->gone = true;
+        rq->on.on_gone(rq->arg);
+    }
+    if (rq->state != CLIENT_CLOSING)
+        end_client(rq, conn_close);
+}
+
+static void on_conn(void *arg, struct conn *conn, enum conn_event event)
+{
+    struct front_request *rq = arg;
+    (void)conn;
+    switch (event) {
+    case CONN_DATA:
+        read_request(rq);
+        break;
+    case CONN_DRAINED:
+    case CONN_FLUSHED:
+        if (rq->state == CLIENT_OWNED && rq->congested && !conn_output_high(rq->conn)) {
+            rq->congested = false;
+            timer_stop(&rq->timer);
+            rq->on.on_drained(rq->arg);
+        }
+        break;
+    case CONN_CLOSED:
+        on_closed(rq);
+        break;
+    case CONN_CONNECTED:
+    case CONN_ENDED:
+    case CONN_FAILED:
+        break;
+    }
+}
+
+/* ---- accepting --------------------------------------------------------------------- */
+
+static void on_accept(void *arg, int fd)
+{
+    struct front *f = arg;
+    struct front_request *rq = mem_zalloc(sizeof(*rq));
+    rq->front = f;
+    rq->conn = conn_accepted(f->loop, fd, on_conn, rq);
+    rq->parser = http_parser_new(HTTP_REQUEST, f->o.head);
+    timer_init(&rq->timer, f->loop, on_timer, rq);
+    list_push_back(&f->clients, &rq->link);
+    f->stats.accepted++;
+    f->stats.connections++;
+    if (f->stats.connections > f->o.connections)
+        refuse(rq, 503, "too many connections");
+    else
+        enter(rq, CLIENT_IDLE, f->o.idle_ms);
+}
+
+struct front *front_open(struct loop *l, const struct addr *at,
+                         const struct front_options *o, front_request_cb on_request,
+                         void *arg, struct err *e)
+{
+    struct front *f = mem_zalloc(sizeof(*f));
+    f->loop = l;
+    f->o = *o;
+    f->on_request = on_request;
+    f->arg = arg;
+    list_init(&f->clients);
+    f->listener = listener_open(l, at, on_accept, f, e);
+    if (!f->listener) {
+        free(f);
+        return NULL;
+    }
+    return f;
+}
+
+const struct addr *front_addr(const struct front *f)
+{
+    return listener_addr(f->listener);
+}
+
+void front_stats(const struct front *f, struct front_stats *out)
+{
+    *out = f->stats;
+}
+
+void front_drain(struct front *f, loop_cb done, void *arg)
+{
+    f->draining = true;
+    f->drained = done;
+    f->drained_arg = arg;
+    listener_close(f->listener);
+    f->listener = NULL;
+    LIST_EACH_SAFE(it, next, &f->clients)
+    {
+        struct front_request *rq = LIST_ENTRY(it, struct front_request, link);
+        rq->close_after = true;
+        if (rq->state == CLIENT_IDLE)
+            end_client(rq, conn_close);
+    }
+    check_drained(f);
+}
+
+void front_close(struct front *f)
+{
+    if (!f)
+        return;
+    f->drained = NULL;
+    listener_close(f->listener);
+    while (!list_empty(&f->clients)) {
+        struct front_request *rq =
+            LIST_ENTRY(f->clients.next, struct front_request, link);
+        if (rq->state == CLIENT_OWNED && !rq->gone) {
+            rq->gone = true;
+            rq->on.on_gone(rq->arg);
+        }
+        end_client(rq, conn_abort);
+    }
+    loop_defer(f->loop, free, f); /* behind the clients' own free_later */
+}
+
+/* ---- the owner's side -------------------------------------------------------------- */
+
+const struct http_head *front_head(const struct front_request *rq)
+{
+    return http_parser_head(rq->parser);
+}
+
+struct slice front_body(const struct front_request *rq)
+{
+    return buf_slice(&rq->body);
+}
+
+const char *front_peer(const struct front_request *rq)
+{
+    return conn_peer(rq->conn);
+}
+
+uint64_t front_received_us(const struct front_request *rq)
+{
+    return rq->received_us;
+}
+
+void front_set_events(struct front_request *rq, const struct front_events *ev, void *arg)
+{
+    rq->on = *ev;
+    rq->arg = arg;
+}
+
+static void put_date(struct buf *b)
+{
+    char text[64];
+    struct tm tm;
+    const time_t now = (time_t)(clock_wall_ms() / 1000);
+    gmtime_r(&now, &tm);
+    strftime(text, sizeof(text), "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    buf_printf(b, "Date: %s\r\n", text);
+}
+
+void front_start(struct front_request *rq, const struct front_answer *a)
+{
+    const struct http_head *h = front_head(rq);
+    struct buf b = {0};
+    assert(rq->state == CLIENT_OWNED && !rq->started);
+    rq->started = true;
+    rq->bodiless = a->bodiless;
+    rq->left = a->length;
+    rq->chunked = a->length < 0 && !a->bodiless && h->minor >= 1;
+    rq->close_after |= a->length < 0 && !a->bodiless && h->minor < 1;
+    buf_printf(&b, "HTTP/1.1 %d ", a->status);
+    if (a->reason.len)
+        buf_append_slice(&b, a->reason);
+    else
+        buf_append_str(&b, http_reason(a->status));
+    buf_append_str(&b, "\r\n");
+    buf_append_slice(&b, a->headers);
+    if (!memmem(a->headers.ptr, a->headers.len, "Date:", 5))
+        put_date(&b);
+    if (rq->chunked)
+        buf_append_str(&b, "Transfer-Encoding: chunked\r\n");
+    else if (a->length >= 0)
+        buf_printf(&b, "Content-Length: %lld\r\n", (long long)a->length);
+    if (rq->close_after)
+        buf_append_str(&b, "Connection: close\r\n");
+    else if (h->minor == 0)
+        buf_append_str(&b, "Connection: keep-alive\r\n");
+    buf_append_str(&b, "\r\n");
+    conn_write(rq->conn, buf_slice(&b));
+    buf_free(&b);
+}
+
+static void note_congestion(struct front_request *rq)
+{
+    if (!rq->congested && conn_output_high(rq->conn)) {
+        rq->congested = true;
+        timer_start(&rq->timer, rq->front->o.write_ms);
+    }
+}
+
+void front_data(struct front_request *rq, struct slice bytes)
+{
+    assert(rq->state == CLIENT_OWNED && rq->started);
+    if (rq->bodiless || !bytes.len)
+        return;
+    if (rq->chunked) {
+        struct buf b = {0};
+        http_write_chunk(&b, bytes);
+        conn_write(rq->conn, buf_slice(&b));
+        buf_free(&b);
+    } else {
+        conn_write(rq->conn, bytes);
+    }
+    if (rq->left >= 0) {
+        assert((int64_t)bytes.len <= rq->left);
+        rq->left -= (int64_t)bytes.len;
+    }
+    rq->body_sent += bytes.len;
+    note_congestion(rq);
+}
+
+/* The answer is out: the connection goes on with what was pipelined, or closes. */
+void front_end(struct front_request *rq)
+{
+    assert(rq->state == CLIENT_OWNED && rq->started);
+    assert(rq->bodiless || rq->left <= 0);
+    if (rq->chunked) {
+        struct buf b = {0};
+        http_write_last_chunk(&b);
+        conn_write(rq->conn, buf_slice(&b));
+        buf_free(&b);
+    }
+    if (rq->close_after || rq->front->draining) {
+        end_client(rq, close_gently);
+        return;
+    }
+    drop_body(rq);
+    http_parser_reset(rq->parser);
+    enter(rq, CLIENT_IDLE, rq->front->o.idle_ms);
+    if (conn_input(rq->conn).len && !rq->parsing_queued) {
+        rq->parsing_queued = true;
+        loop_defer(rq->front->loop, on_next_turn, rq);
+    }
+}
+
+void front_abort(struct front_request *rq)
+{
+    assert(rq->state == CLIENT_OWNED);
+    /* A missing last chunk or missing bytes tell by themselves, and what was queued still
+     * arrives. An answer that ends with the connection needs a reset. */
+    const bool tells = rq->chunked || rq->left > 0;
+    end_client(rq, rq->started && !tells ? conn_abort : close_gently);
+}
+
+void front_reply(struct front_request *rq, int status, struct slice headers,
+                 struct slice body)
+{
+    const bool is_head = slice_eq(front_head(rq)->method, SLICE_LIT("HEAD"));
+    struct buf all = {0};
+    buf_append_slice(&all, headers);
+    if (!memmem(headers.ptr, headers.len, "Content-Type:", 13))
+        buf_append_str(&all, "Content-Type: application/json\r\n");
+    const struct front_answer a = {.status = status,
+                                   .headers = buf_slice(&all),
+                                   .length = (int64_t)body.len,
+                                   .bodiless = is_head};
+    front_start(rq, &a);
+    buf_free(&all);
+    front_data(rq, body);
+    front_end(rq);
+}
+
+void front_error(struct front_request *rq, int status, const char *type,
+                 const char *message, struct slice headers)
+{
+    struct buf body = {0};
+    error_body(&body, status, type, message);
+    front_reply(rq, status, headers, buf_slice(&body));
+    buf_free(&body);
+}
+
+bool front_congested(const struct front_request *rq)
+{
+    return rq->congested;
+}
+
+uint64_t front_sent_bytes(const struct front_request *rq)
+{
+    return rq->body_sent;
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/gateway.h"
+
+/*
+ * Puts the parts together and takes them apart again. Stop: the first signal drains (no
+ * new connections, running requests finish, saves under way end), the second one, or
+ * timeouts.drain, ends at once.
+ */
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "gateway/admin.h"
+
+#define QUIET_MS 20 /* how often a stopping gateway looks whether saves have ended */
+
+struct gateway {
+    const struct options *o;
+    struct loop *loop;
+    struct workers *workers;
+    struct cache *cache;
+    struct front *front, *admin_front;
+    struct request_target *targets;
+    struct figures total;
+    struct request_world requests;
+    struct admin_world admin;
+    struct loop_timer quiet, deadline;
+    bool stopping;
+    int result;
+};
+
+static struct front_options front_limits(const struct options *o)
+{
+    return (struct front_options){
+        .head = {.head_bytes = o->limits_head_bytes, .headers = o->limits_headers},
+        .body_bytes = o->limits_body_bytes,
+        .buffered_bytes = o->limits_buffered_bytes,
+        .connections = (unsigned)o->limits_connections,
+        .head_ms = o->timeouts_head_ms,
+        .body_ms = o->timeouts_body_ms,
+        .idle_ms = o->timeouts_idle_ms,
+        .write_ms = o->timeouts_write_ms};
+}
+
+static void on_request(void *arg, struct front_request *rq)
+{
+    struct gateway *g = arg;
+    request_start(&g->requests, rq);
+}
+
+static void on_admin_request(void *arg, struct front_request *rq)
+{
+    struct gateway *g = arg;
+    admin_answer(&g->admin, rq);
+}
+
+/* ---- start ------------------------------------------------------------------------- */
+
+static int open_cache(struct gateway *g, struct err *e)
+{
+    const struct options *o = g->o;
+    const struct cache_options co = {
+        .block_tokens = (uint32_t)o->block_tokens,
+        .max_blocks = o->tree_max_blocks,
+        .max_bytes = *o->store_dir ? o->store_max_bytes : o->store_ram_bytes,
+        .index_bytes = o->index_max_bytes,
+        .store = {.dir = *o->store_dir ? o->store_dir : NULL,
+                  .ram_bytes = o->store_ram_bytes}};
+    g->cache = cache_open(&co, g->workers, e);
+    return g->cache ? 0 : e->code;
+}
+
+/* "Authorization: Bearer KEY" from the first line of a file; "" where there is none. */
+static int read_key(const char *path, char *out, size_t size, struct err *e)
+{
+    char line[512];
+    *out = '\0';
+    if (!*path)
+        return 0;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return err_errno(e, "reading the API key file %s", path);
+    if (!fgets(line, sizeof(line), f))
+        line[0] = '\0';
+    fclose(f);
+    line[strcspn(line, "\r\n")] = '\0';
+    snprintf(out, size, "Authorization: Bearer %s\r\n", line);
+    return *line ? 0 : err_set(e, ERR_INVALID, "the API key file %s is empty", path);
+}
+
+static int open_replica(struct gateway *g, size_t i, struct err *e)
+{
+    static const char *const drivers[] = {"auto", "llamacpp", "openai"};
+    const struct options *o = g->o;
+    const struct options_upstream *u = &o->upstreams[i];
+    char authorization[600];
+    if (read_key(u->api_key_file, authorization, sizeof(authorization), e) != 0)
+        return e->code;
+    const struct replica_options ro = {
+        .name = u->name,
+        .url = u->url,
+        .driver = drivers[u->driver],
+        .slot_dir = u->slot_dir,
+        .authorization = authorization,
+        .queue_ms = o->timeouts_queue_ms,
+        .queue_max = (unsigned)o->limits_queue,
+        .save = o->store_save,
+        .upstream = {.connect_ms = o->timeouts_connect_ms,
+                     .first_byte_ms = o->timeouts_first_byte_ms,
+                     .stall_ms = o->timeouts_stall_ms,
+                     .pool_idle_ms = o->upstream_pool_idle_ms,
+                     .pool_max_requests = (unsigned)o->upstream_pool_max_requests,
+                     .pool_max_idle = (unsigned)o->upstream_pool_max_idle}};
+    g->targets[i].replica = replica_new(g->loop, g->workers, g->cache, &ro, e);
+    return g->targets[i].replica ? 0 : e->code;
+}
+
+static struct front *listen_at(struct gateway *g, const char *where, const char *label,
+                               front_request_cb cb, struct err *e)
+{
+    const struct front_options fo = front_limits(g->o);
+    struct addr at;
+    if (addr_resolve(&at, where, e) != 0)
+        return NULL;
+    struct front *f = front_open(g->loop, &at, &fo, cb, g, e);
+    if (f) {
+        printf("%s on %s\n", label, front_addr(f)->text);
+        fflush(stdout);
+    }
+    return f;
+}
+
+static void fill_worlds(struct gateway *g)
+{
+    uint64_t salt = 0;
+    if (getrandom(&salt, sizeof(salt), GRND_NONBLOCK) != sizeof(salt))
+        salt = loop_now_us(g->loop); /* only keeps ids of two runs apart */
+    g->requests = (struct request_world){
+        .loop = g->loop,
+        .cache = g->cache,
+        .targets = g->targets,
+        .n_targets = g->o->n_upstreams,
+        .total = &g->total,
+        .relay_admin_paths = g->o->admin_paths == OPTIONS_ADMIN_RELAY,
+        .cache_status = g->o->headers_cache_status,
+        .server_timing = g->o->headers_server_timing,
+        .access_log = g->o->log_access,
+        .next_id = 1,
+        .id_salt = salt};
+    g->admin = (struct admin_world){
+        .requests = &g->requests, .front = g->front, .start_us = loop_now_us(g->loop)};
+}
+
+static int start(struct gateway *g, struct err *e)
+{
+    const struct options *o = g->o;
+    if (open_cache(g, e) != 0)
+        return e->code;
+    g->targets = mem_zalloc(o->n_upstreams * sizeof(*g->targets));
+    for (size_t i = 0; i < o->n_upstreams; i++)
+        if (open_replica(g, i, e) != 0)
+            return e->code;
+    g->front = listen_at(g, o->listen, "listening", on_request, e);
+    if (!g->front)
+        return e->code;
+    if (*o->admin_listen) {
+        g->admin_front = listen_at(g, o->admin_listen, "admin", on_admin_request, e);
+        if (!g->admin_front)
+            return e->code;
+    }
+    fill_worlds(g);
+    return 0;
+}
+
+/* ---- stop -------------------------------------------------------------------------- */
+
+static void on_quiet(void *arg)
+{
+    struct gateway *g = arg;
+    unsigned busy = 0;
+    for (size_t i = 0; i < g->o->n_upstreams; i++)
+        busy += replica_busy(g->targets[i].replica);
+    if (busy)
+        timer_start(&g->quiet, QUIET_MS);
+    else
+        loop_stop(g->loop);
+}
+
+static void on_drained(void *arg)
+{
+    on_quiet(arg);
+}
+
+static void on_deadline(void *arg)
+{
+    struct gateway *g = arg;
+    log_event(LOG_WARN, "drain-ended", "why", "%s", "timeouts.drain has passed", NULL);
+    loop_stop(g->loop);
+}
+
+static void on_stop_signal(void *arg)
+{
+    struct gateway *g = arg;
+    if (g->stopping) {
+        log_event(LOG_WARN, "stop", "how", "%s", "at once", NULL);
+        _Exit(1);
+    }
+    g->stopping = true;
+    log_event(LOG_INFO, "stop", "how", "%s", "draining", NULL);
+    timer_start(&g->deadline, g->o->timeouts_drain_ms);
+    front_drain(g->front, on_drained, g);
+}
+
+/* What is still under way after the drain deadline is cut: the front tells the requests,
+ * they leave their replicas. Saves that hang are left to the end of the process. */
+static void take_down(struct gateway *g)
+{
+    unsigned busy = 0;
+    front_close(g->front);
+    front_close(g->admin_front);
+    for (size_t i = 0; g->targets && i < g->o->n_upstreams; i++)
+        busy += g->targets[i].replica ? replica_busy(g->targets[i].replica) : 0;
+    if (busy)
+        _Exit(0);
+    for (size_t i = 0; g->targets && i < g->o->n_upstreams; i++)
+        replica_free(g->targets[i].replica);
+    workers_free(g->workers);
+    cache_close(g->cache);
+    timer_fini(&g->quiet);
+    timer_fini(&g->deadline);
+    loop_free(g->loop);
+    free(g->targets);
+}
+
+int gateway_run(const struct options *o)
+{
+    struct gateway *g = mem_zalloc(sizeof(*g));
+    struct err e = {0};
+    log_set_level((enum log_level)o->log_level);
+    g->o = o;
+    g->loop = loop_new();
+    g->workers = workers_new(g->loop, (unsigned)o->workers);
+    timer_init(&g->quiet, g->loop, on_quiet, g);
+    timer_init(&g->deadline, g->loop, on_deadline, g);
+    if (start(g, &e) != 0) {
+        log_event(LOG_ERROR, "start-failed", "why", "%s", e.text, NULL);
+        g->result = e.code;
+    } else {
+        loop_on_signal(g->loop, SIGTERM, on_stop_signal, g);
+        loop_on_signal(g->loop, SIGINT, on_stop_signal, g);
+        loop_run(g->loop);
+    }
+    const int result = g->result;
+    take_down(g);
+    free(g);
+    return result;
+}

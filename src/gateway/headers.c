@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/headers.h"
+
+#include "gateway/request.h"
+
+static bool is(struct slice name, const char *text)
+{
+    return slice_eq_nocase(name, slice_of(text));
+}
+
+void headers_to_engine(struct buf *out, const struct http_head *h, const struct upstream *u,
+                       size_t length)
+{
+    buf_append_slice(out, h->method);
+    buf_printf(out, " %s", upstream_prefix(u));
+    buf_append_slice(out, h->target);
+    buf_printf(out, " HTTP/1.1\r\nHost: %s\r\n", upstream_host(u));
+    for (size_t i = 0; i < h->n_headers; i++) {
+        const struct http_header *x = &h->headers[i];
+        if (!http_head_hop_by_hop(h, x->name) && !is(x->name, "Host") &&
+            !is(x->name, "Expect") && !is(x->name, "X-Conversation-Id"))
+            http_write_header(out, x->name, x->value);
+    }
+    if (h->body != HTTP_BODY_NONE)
+        buf_printf(out, "Content-Length: %zu\r\n", length);
+    buf_append_str(out, "\r\n");
+}
+
+void headers_to_client(struct buf *out, const struct http_head *h, bool stream)
+{
+    bool buffering = false;
+    for (size_t i = 0; i < h->n_headers; i++) {
+        const struct http_header *x = &h->headers[i];
+        buffering |= is(x->name, "X-Accel-Buffering");
+        if (!http_head_hop_by_hop(h, x->name))
+            http_write_header(out, x->name, x->value);
+    }
+    if (stream && !buffering)
+        buf_append_str(out, "X-Accel-Buffering: no\r\n");
+}
+
+void headers_id(struct buf *out, const char *id)
+{
+    static const char name[] = "X-Request-Id:";
+    const struct slice s = buf_slice(out);
+    for (size_t i = 0; i + sizeof(name) <= s.len; i++)
+        if ((i == 0 || s.ptr[i - 1] == '\n') &&
+            strncasecmp(s.ptr + i, name, sizeof(name) - 1) == 0)
+            return;
+    buf_printf(out, "%s %s\r\n", name, id);
+}
+
+void headers_cache_status(struct buf *out, const struct plan *plan, bool cacheable)
+{
+    const char *fwd = !cacheable ? "bypass" : plan->promised ? "partial" : "miss";
+    buf_printf(out, "Cache-Status: incipit; fwd=%s; detail=\"planned=%u%s%s\"\r\n", fwd,
+               plan->promised, plan->miss ? " " : "", plan->miss ? plan->miss : "");
+}
+
+void headers_server_timing(struct buf *out, const uint64_t *stamp_us)
+{
+    static const struct {
+        enum request_state from;
+        const char *name;
+    } phases[] = {{REQUEST_SCAN, "scan"},
+                  {REQUEST_QUEUE, "queue"},
+                  {REQUEST_RESTORE, "restore"},
+                  {REQUEST_SEND, "send"},
+                  {REQUEST_FIRST_BYTE, "engine"}};
+    const char *sep = "Server-Timing: ";
+    for (size_t i = 0; i < sizeof(phases) / sizeof(phases[0]); i++) {
+        const uint64_t from = stamp_us[phases[i].from];
+        uint64_t to = 0;
+        for (int s = (int)phases[i].from + 1; from && !to && s <= REQUEST_RELAY; s++)
+            to = stamp_us[s];
+        if (!to)
+            continue;
+        buf_printf(out, "%s%s;dur=%.2f", sep, phases[i].name, (double)(to - from) / 1e3);
+        sep = ", ";
+    }
+    if (sep[0] == ',')
+        buf_append_str(out, "\r\n");
+}
+
+bool headers_are_event_stream(const struct http_head *h)
+{
+    const struct slice type = http_head_get(h, SLICE_LIT("Content-Type"));
+    const struct slice want = SLICE_LIT("text/event-stream");
+    return type.ptr && type.len >= want.len &&
+           strncasecmp(type.ptr, want.ptr, want.len) == 0;
+}
+
+/* HEAD answers announce the length that GET would have; they carry it as a header. */
+int64_t headers_length(const struct http_head *h, bool is_head)
+{
+    if (is_head) {
+        const struct slice s = http_head_get(h, SLICE_LIT("Content-Length"));
+        int64_t n = 0;
+        for (size_t i = 0; s.ptr && i < s.len && n < INT64_MAX / 10 - 9; i++)
+            n = s.ptr[i] >= '0' && s.ptr[i] <= '9' ? n * 10 + (s.ptr[i] - '0') : 0;
+        return s.ptr ? n : -1;
+    }
+    if (h->body == HTTP_BODY_LENGTH)
+        return (int64_t)h->length;
+    return -1;
+}

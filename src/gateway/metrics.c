@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/admin.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+/*
+ * Prometheus text format 0.0.4. One row a metric; docs/metrics.md has the same rows
+ * (`make lint` compares). Base units: seconds, bytes, tokens. What the engine confirmed
+ * and what was predicted have different names.
+ */
+
+struct counter_row {
+    const char *name, *help;
+    size_t at; /* of a uint64_t in struct figures */
+};
+
+#define AT(field) offsetof(struct figures, field)
+static const struct counter_row figures_rows[] = {
+    {"incipit_requests_total", "Requests finished.", AT(requests)},
+    {"incipit_generations_total", "Requests that generate.", AT(generations)},
+    {"incipit_uninspected_total", "Generations whose body was not read.", AT(uninspected)},
+    {"incipit_ineligible_total", "Generations barred from caching.", AT(ineligible)},
+    {"incipit_counted_total", "Completed, with the engine's own token counts.", AT(counted)},
+    {"incipit_hits_total", "Counted requests that reused at least a block.", AT(hits)},
+    {"incipit_prompt_tokens_total", "Prompt tokens of counted requests.", AT(prompt_tokens)},
+    {"incipit_available_tokens_total", "Predicted: shared with an earlier prompt.",
+     AT(available_tokens)},
+    {"incipit_captured_tokens_total", "Predicted: promised by the plan.",
+     AT(captured_tokens)},
+    {"incipit_delivered_tokens_total", "Confirmed: reused by the engine.",
+     AT(delivered_tokens)},
+    {"incipit_resident_tokens_total", "Delivered that the engine still had.",
+     AT(resident_tokens)},
+    {"incipit_restored_tokens_total", "Delivered after blocks had been put back.",
+     AT(restored_tokens)},
+    {"incipit_generated_tokens_total", "Tokens generated.", AT(generated_tokens)},
+    {"incipit_implausible_total", "Answers with impossible token counts.", AT(implausible)},
+    {"incipit_unterminated_total", "Whole streams without a terminal event.",
+     AT(unterminated)},
+};
+#undef AT
+
+static void put_head(struct buf *out, const char *name, const char *type, const char *help)
+{
+    buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Label values are names of replicas: escape what the format asks for. */
+static void put_label(struct buf *out, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\')
+            buf_append_char(out, '\\');
+        buf_append_char(out, *s == '\n' ? ' ' : *s);
+    }
+}
+
+static void put_value(struct buf *out, const char *name, const struct replica *r,
+                      const char *label, const char *value, uint64_t n)
+{
+    buf_printf(out, "%s{replica=\"", name);
+    put_label(out, r->name);
+    buf_append_char(out, '"');
+    if (label)
+        buf_printf(out, ",%s=\"%s\"", label, value);
+    buf_printf(out, "} %" PRIu64 "\n", n);
+}
+
+static void put_figures(const struct request_world *w, struct buf *out)
+{
+    for (size_t i = 0; i < sizeof(figures_rows) / sizeof(figures_rows[0]); i++) {
+        const struct counter_row *row = &figures_rows[i];
+        put_head(out, row->name, "counter", row->help);
+        for (size_t k = 0; k < w->n_targets; k++) {
+            uint64_t v;
+            memcpy(&v, (const char *)&w->targets[k].figures + row->at, sizeof(v));
+            put_value(out, row->name, w->targets[k].replica, NULL, NULL, v);
+        }
+    }
+}
+
+static void put_outcomes(const struct request_world *w, struct buf *out)
+{
+    static const char *const outcomes[STATS_OUTCOMES] = {
+        "completed", "refused_by_engine", "client_gone", "upstream_failed", "rejected"};
+    put_head(out, "incipit_outcomes_total", "counter", "Requests finished, by outcome.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        for (size_t i = 0; i < STATS_OUTCOMES; i++)
+            put_value(out, "incipit_outcomes_total", w->targets[k].replica, "outcome",
+                      outcomes[i], w->targets[k].figures.outcome[i]);
+    put_head(out, "incipit_misses_total", "counter", "Generations without reuse, by reason.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        for (size_t i = 0; i < STATS_MISS_KINDS; i++)
+            put_value(out, "incipit_misses_total", w->targets[k].replica, "reason",
+                      stats_miss_name(i), w->targets[k].figures.misses[i]);
+}
+
+static void put_summary(const struct request_world *w, struct buf *out, const char *name,
+                        const char *help, size_t at)
+{
+    static const double ps[] = {0.5, 0.95};
+    put_head(out, name, "summary", help);
+    for (size_t k = 0; k < w->n_targets; k++) {
+        const struct replica *r = w->targets[k].replica;
+        const struct quantile *q =
+            (const void *)((const char *)&w->targets[k].figures + at);
+        for (size_t i = 0; i < 2; i++) {
+            const double v = quantile_get(q, ps[i]);
+            buf_printf(out, "%s{replica=\"", name);
+            put_label(out, r->name);
+            buf_printf(out, "\",quantile=\"%g\"} ", ps[i]);
+            if (isnan(v))
+                buf_append_str(out, "NaN\n");
+            else
+                buf_printf(out, "%.6f\n", v / 1e3);
+        }
+        buf_printf(out, "%s_sum{replica=\"", name);
+        put_label(out, r->name);
+        buf_printf(out, "\"} %.6f\n%s_count{replica=\"", q->sum / 1e3, name);
+        put_label(out, r->name);
+        buf_printf(out, "\"} %" PRIu64 "\n", q->n);
+    }
+}
+
+static void put_replicas(const struct request_world *w, struct buf *out)
+{
+    static const struct {
+        const char *name, *type, *help;
+        size_t at; /* in struct replica_counters */
+    } rows[] = {
+#define AT(field) offsetof(struct replica_counters, field)
+        {"incipit_restores_total", "counter", "Restores done.", AT(restores)},
+        {"incipit_saves_total", "counter", "Slots saved into blocks.", AT(saves)},
+        {"incipit_saves_skipped_total", "counter", "Saves not worth it.", AT(saves_skipped)},
+        {"incipit_save_failures_total", "counter", "Saves that failed.", AT(save_failures)},
+        {"incipit_engine_restarts_total", "counter", "Restarts noticed.", AT(restarts)},
+#undef AT
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        put_head(out, rows[i].name, rows[i].type, rows[i].help);
+        for (size_t k = 0; k < w->n_targets; k++) {
+            uint64_t v;
+            memcpy(&v, (const char *)&w->targets[k].replica->n + rows[i].at, sizeof(v));
+            put_value(out, rows[i].name, w->targets[k].replica, NULL, NULL, v);
+        }
+    }
+    put_head(out, "incipit_restore_failures_total", "counter", "Restores that failed.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
+            put_value(out, "incipit_restore_failures_total", w->targets[k].replica, "reason",
+                      restore_failure_name(i), w->targets[k].replica->n.restore_failures[i]);
+    put_head(out, "incipit_replica_mode", "gauge", "0 down, 1 starting, 2 observe, 3 store.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        put_value(out, "incipit_replica_mode", w->targets[k].replica, NULL, NULL,
+                  (uint64_t)w->targets[k].replica->mode);
+    put_head(out, "incipit_replica_in_flight", "gauge", "Requests with this replica.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        put_value(out, "incipit_replica_in_flight", w->targets[k].replica, NULL, NULL,
+                  w->targets[k].replica->in_flight);
+}
+
+static void put_one(struct buf *out, const char *name, const char *type, const char *help,
+                    uint64_t n)
+{
+    put_head(out, name, type, help);
+    buf_printf(out, "%s %" PRIu64 "\n", name, n);
+}
+
+static void put_cache(struct cache *c, struct buf *out)
+{
+    struct tree_stats t;
+    struct index_stats x;
+    struct store_stats s;
+    tree_stats(cache_tree(c), &t);
+    index_stats(cache_index(c), &x);
+    store_stats(cache_store(c), &s);
+    put_one(out, "incipit_tree_blocks", "gauge", "Blocks known.", t.blocks);
+    put_one(out, "incipit_tree_bytes", "gauge", "Bytes of their rows.", t.bytes);
+    put_one(out, "incipit_tree_evicted_total", "counter", "Blocks evicted.", t.evicted);
+    put_one(out, "incipit_index_entries", "gauge", "Prompt boundaries known.", x.entries);
+    put_one(out, "incipit_index_bytes", "gauge", "Memory of the prompt index.", x.bytes);
+    put_one(out, "incipit_store_ram_bytes", "gauge", "Bytes of blocks in RAM.", s.ram_bytes);
+    put_one(out, "incipit_store_disk_bytes", "gauge", "Bytes of blocks on disk.",
+            s.disk_bytes);
+    put_one(out, "incipit_store_damaged_total", "counter", "Blocks put aside as damaged.",
+            s.damaged);
+    put_one(out, "incipit_store_missing_total", "counter", "Blocks gone when asked for.",
+            s.missing);
+    put_one(out, "incipit_store_write_errors_total", "counter", "Blocks kept in RAM only.",
+            s.write_errors);
+}
+
+static void put_front(const struct front *f, struct buf *out)
+{
+    struct front_stats s;
+    front_stats(f, &s);
+    const struct {
+        const char *status;
+        uint64_t n;
+    } refused[] = {{"400", s.refused_400},
+                   {"408", s.refused_408},
+                   {"413", s.refused_413},
+                   {"431", s.refused_431},
+                   {"503", s.refused_503}};
+    put_one(out, "incipit_client_connections", "gauge", "Client connections open.",
+            s.connections);
+    put_one(out, "incipit_client_accepted_total", "counter", "Client connections accepted.",
+            s.accepted);
+    put_one(out, "incipit_body_buffered_bytes", "gauge", "Request bodies in memory.",
+            s.buffered_bytes);
+    put_head(out, "incipit_refused_total", "counter", "Refused by the front, by status.");
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+        buf_printf(out, "incipit_refused_total{status=\"%s\"} %" PRIu64 "\n",
+                   refused[i].status, refused[i].n);
+}
+
+void metrics_write(const struct admin_world *w, struct buf *out)
+{
+    const struct request_world *rw = w->requests;
+    put_figures(rw, out);
+    put_outcomes(rw, out);
+    put_summary(rw, out, "incipit_ttft_cold_seconds",
+                "Time to first token, under half of the prompt reused.",
+                offsetof(struct figures, ttft_cold_ms));
+    put_summary(rw, out, "incipit_ttft_cached_seconds",
+                "Time to first token, half of the prompt or more reused.",
+                offsetof(struct figures, ttft_cached_ms));
+    put_summary(rw, out, "incipit_ttft_saved_seconds",
+                "Estimate: cold model less measured TTFT.",
+                offsetof(struct figures, saved_ms));
+    put_replicas(rw, out);
+    put_cache(rw->cache, out);
+    put_front(w->front, out);
+    put_head(out, "incipit_requests_in_state", "gauge", "Requests under way, by state.");
+    for (size_t i = 0; i < REQUEST_STATE_COUNT; i++)
+        buf_printf(out, "incipit_requests_in_state{state=\"%s\"} %u\n",
+                   request_state_name(i), rw->in_state[i]);
+}

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/request.h"
+
+/*
+ * States in the order of time. Each is entered by enter(), which stamps it; all phase
+ * times are differences of these stamps. Deadlines: the queue's belongs to the driver
+ * (timeouts.queue), those of sending and answering to the call (timeouts.connect,
+ * first_byte, stall), that of a client that does not read to the front (timeouts.write).
+ *
+ *   state       entered when                        leaves by
+ *   SCAN        the request is whole                inspect()
+ *   PLAN        its prompt has been looked at       replica_admit()
+ *   QUEUE       no slot is free                     on_phase(RESTORING | READY), on_failed
+ *   RESTORE     blocks are being put back           on_phase(READY)
+ *   SEND        the replica is ready                on_sent
+ *   FIRST_BYTE  the engine has all of it            on_head
+ *   RELAY       the answer has begun                on_end, on_fail
+ *   FINISH      once, from any of them              freed
+ *
+ * A client that leaves goes from any state straight to FINISH (on_gone); an engine that
+ * fails, too (on_fail).
+ */
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "gateway/headers.h"
+#include "gateway/routes.h"
+
+struct request {
+    struct request_world *w;
+    struct front_request *client; /* NULL once it has gone or was answered */
+    struct request_target *target;
+    enum request_state state;
+    uint64_t stamp_us[REQUEST_STATE_COUNT];
+    char id[32];
+    char line[160]; /* method and path, for the log */
+    size_t body_bytes;
+
+    struct route route;
+    struct prompt prompt;
+    struct pieces pieces;
+    struct buf kv_root;
+    struct job job;
+    bool admitted;
+    char splice[64];
+
+    struct call *call;
+    struct answer *answer;
+    int status; /* sent to the client; 0 none */
+    uint64_t out_bytes;
+    bool stream, content_seen;
+    enum stats_outcome outcome;
+};
+
+const char *request_state_name(enum request_state s)
+{
+    static const char *const names[] = {
+#define X(state, name) [state] = name,
+        REQUEST_STATES(X)
+#undef X
+    };
+    assert(s < REQUEST_STATE_COUNT);
+    return names[s];
+}
+
+static void enter(struct request *rq, enum request_state s)
+{
+    assert(s > rq->state || rq->stamp_us[rq->state] == 0);
+    if (rq->stamp_us[rq->state])
+        rq->w->in_state[rq->state]--;
+    rq->state = s;
+    rq->stamp_us[s] = loop_now_us(rq->w->loop);
+    rq->w->in_state[s]++;
+}
+
+/* ---- finish ------------------------------------------------------------------------ */
+
+static double ms_between(uint64_t from_us, uint64_t to_us)
+{
+    return from_us && to_us > from_us ? (double)(to_us - from_us) / 1e3 : 0;
+}
+
+static const struct answer_facts *facts_of(const struct request *rq)
+{
+    return rq->answer ? answer_facts(rq->answer) : NULL;
+}
+
+static double ttft_ms(const struct request *rq)
+{
+    const struct answer_facts *f = facts_of(rq);
+    if (!f || !f->first_content_us)
+        return -1;
+    return ms_between(rq->stamp_us[REQUEST_SCAN], f->first_content_us);
+}
+
+/*
+ * What the same prompt would have cost cold, less what it took: only where no other
+ * prefill ran beside it and the model has seen such lengths. Cold requests feed the
+ * model; so do warm ones that nothing was restored for.
+ */
+static double saved_ms(struct request *rq, double ttft)
+{
+    const struct answer_facts *f = facts_of(rq);
+    struct ttft_estimate cold;
+    if (ttft < 0 || rq->outcome != STATS_COMPLETED || f->prompt_tokens <= 0 ||
+        f->cached_tokens < 0 || rq->job.plan.overlap || rq->stamp_us[REQUEST_QUEUE])
+        return NAN;
+    struct ttft_model *model = &rq->target->replica->ttft;
+    const double prompt = (double)f->prompt_tokens, cached = (double)f->cached_tokens;
+    if (!rq->job.plan.restored)
+        ttft_add(model, cached, prompt - cached, ttft);
+    if (cached < 1 || !ttft_predict(model, 0, prompt, &cold) || cold.extrapolated)
+        return NAN;
+    return cold.ms - ttft;
+}
+
+static struct stats_sample sample_of(struct request *rq)
+{
+    const struct answer_facts *f = facts_of(rq);
+    const bool barred = rq->prompt.bar != PROMPT_BAR_NONE;
+    const double ttft = ttft_ms(rq);
+    return (struct stats_sample){
+        .outcome = rq->outcome,
+        .generates = rq->route.generates,
+        .uninspected = rq->route.generates && (rq->route.api == PROMPT_NONE ||
+                                               rq->prompt.bar == PROMPT_BAR_UNREADABLE),
+        .ineligible =
+            rq->route.generates && barred && rq->prompt.bar != PROMPT_BAR_UNREADABLE,
+        .restored = rq->job.plan.restored,
+        .implausible = f && f->implausible,
+        .unterminated = f && rq->stream && rq->outcome == STATS_COMPLETED && !f->terminal,
+        .prompt_tokens = f ? f->prompt_tokens : -1,
+        .cached_tokens = f ? f->cached_tokens : -1,
+        .generated_tokens = f ? f->predicted_n : -1,
+        .available = rq->job.plan.available,
+        .captured = rq->job.plan.promised,
+        .ttft_ms = ttft,
+        .saved_ms = saved_ms(rq, ttft),
+        .miss = rq->job.plan.miss,
+        .block_tokens = cache_block_tokens(rq->w->cache)};
+}
+
+static void write_log(const struct request *rq, const struct stats_sample *s)
+{
+    static const char *const outcomes[STATS_OUTCOMES] = {
+        "completed", "refused-by-engine", "client-gone", "upstream-failed", "rejected"};
+    const uint64_t *t = rq->stamp_us;
+    const uint64_t sent = t[REQUEST_SEND];
+    log_event(LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status",
+              "%d", rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
+              rq->target ? rq->target->replica->name : "-", "slot", "%d",
+              rq->job.plan.slot, "in_bytes", "%zu", rq->body_bytes, "out_bytes", "%llu",
+              (unsigned long long)rq->out_bytes, "prompt_tokens", "%lld",
+              (long long)s->prompt_tokens, "cached_tokens", "%lld",
+              (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
+              "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
+              "ttft_ms", "%.1f", s->ttft_ms, "queue_ms", "%.1f",
+              ms_between(t[REQUEST_QUEUE], t[REQUEST_RESTORE] ? t[REQUEST_RESTORE] : sent),
+              "restore_ms", "%.1f", ms_between(t[REQUEST_RESTORE], sent), "total_ms",
+              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+}
+
+static void emit_begin(void *ctx, enum prompt_part part)
+{
+    const enum pieces_kind kind = part == PROMPT_PART_ROOT    ? PIECES_ROOT
+                                  : part == PROMPT_PART_MEDIA ? PIECES_MEDIA
+                                                              : PIECES_TEXT;
+    pieces_begin(ctx, kind, (unsigned char)part);
+}
+
+static void emit_bytes(void *ctx, const char *ptr, size_t len)
+{
+    pieces_bytes(ctx, ptr, len);
+}
+
+static void emit_end(void *ctx)
+{
+    pieces_end(ctx);
+}
+
+/* The next turn of the same chat will quote the answer: its pieces follow the prompt's. */
+static void add_answer(struct request *rq)
+{
+    const struct prompt_answer *text = answer_text(rq->answer);
+    const struct prompt_sink sink = {&rq->pieces, emit_begin, emit_bytes, emit_end};
+    const enum prompt_api api = rq->prompt.api;
+    if (!text || !rq->job.cacheable || !rq->pieces.n)
+        return;
+    if (api == PROMPT_CHAT || api == PROMPT_MESSAGES) {
+        prompt_emit_answer(api, text, &sink);
+    } else if (text->content.ptr) {
+        pieces_reopen(&rq->pieces);
+        pieces_bytes(&rq->pieces, text->content.ptr, text->content.len);
+        pieces_end(&rq->pieces);
+    }
+}
+
+static void tell_replica(struct request *rq)
+{
+    struct replica *r = rq->target->replica;
+    if (!rq->admitted)
+        return;
+    rq->admitted = false;
+    if (!rq->job.sent || rq->outcome == STATS_CLIENT_GONE) {
+        replica_leave(r, &rq->job);
+        return;
+    }
+    rq->job.facts = facts_of(rq);
+    rq->job.outcome = rq->outcome == STATS_COMPLETED ? JOB_COMPLETE
+                      : rq->outcome == STATS_REFUSED ? JOB_REFUSED
+                                                     : JOB_BROKEN;
+    if (rq->job.outcome == JOB_COMPLETE && rq->answer)
+        add_answer(rq);
+    replica_done(r, &rq->job);
+}
+
+static void finish(struct request *rq, enum stats_outcome outcome)
+{
+    rq->outcome = outcome;
+    rq->client = NULL;
+    enter(rq, REQUEST_FINISH);
+    const struct stats_sample s = sample_of(rq);
+    stats_add(rq->w->total, &s);
+    if (rq->target) {
+        stats_add(&rq->target->figures, &s);
+        tell_replica(rq);
+    }
+    if (rq->w->access_log)
+        write_log(rq, &s);
+    rq->w->in_state[REQUEST_FINISH]--;
+    if (rq->call)
+        call_cancel(rq->call);
+    answer_free(rq->answer);
+    prompt_free(&rq->prompt);
+    pieces_free(&rq->pieces);
+    buf_free(&rq->kv_root);
+    free(rq);
+}
+
+static void on_gone(void *arg)
+{
+    struct request *rq = arg;
+    if (rq->call)
+        call_cancel(rq->call); /* at once: the engine stops, its slot becomes a zombie */
+    rq->call = NULL;
+    finish(rq, STATS_CLIENT_GONE);
+}
+
+/* Answers with an error of our own; nothing of the engine's has gone out. */
+static void reject(struct request *rq, int status, const char *type, const char *message,
+                   enum stats_outcome outcome)
+{
+    struct buf headers = {0};
+    headers_id(&headers, rq->id);
+    if (status == 503)
+        buf_append_str(&headers, "Retry-After: 1\r\n");
+    rq->status = status;
+    front_error(rq->client, status, type, message, buf_slice(&headers));
+    buf_free(&headers);
+    finish(rq, outcome);
+}
+
+/* ---- the answer -------------------------------------------------------------------- */
+
+static bool is_success(const struct request *rq)
+{
+    return rq->status >= 200 && rq->status < 300;
+}
+
+static void on_head(void *arg, const struct http_head *h)
+{
+    struct request *rq = arg;
+    struct buf out = {0};
+    enter(rq, REQUEST_RELAY);
+    rq->status = h->status;
+    rq->stream = headers_are_event_stream(h);
+    const bool plain = !http_head_get(h, SLICE_LIT("Content-Encoding")).ptr;
+    if (rq->route.api != PROMPT_NONE && is_success(rq) && plain)
+        rq->answer = answer_new(rq->route.api, rq->stream);
+    headers_to_client(&out, h, rq->stream);
+    headers_id(&out, rq->id);
+    if (rq->w->cache_status && rq->route.generates)
+        headers_cache_status(&out, &rq->job.plan, rq->job.cacheable);
+    if (rq->w->server_timing && rq->route.generates)
+        headers_server_timing(&out, rq->stamp_us);
+    const bool is_head = slice_eq(front_head(rq->client)->method, SLICE_LIT("HEAD"));
+    const struct front_answer a = {
+        .status = h->status,
+        .headers = buf_slice(&out),
+        .length = headers_length(h, is_head),
+        .bodiless = is_head || h->body == HTTP_BODY_NONE};
+    front_start(rq->client, &a);
+    buf_free(&out);
+}
+
+static void on_body(void *arg, struct slice bytes)
+{
+    struct request *rq = arg;
+    front_data(rq->client, bytes); /* first the client, then we look */
+    rq->out_bytes += bytes.len;
+    if (rq->answer) {
+        answer_feed(rq->answer, bytes, loop_now_us(rq->w->loop));
+        if (!rq->content_seen && answer_facts(rq->answer)->first_content_us) {
+            rq->content_seen = true;
+            replica_first_content(rq->target->replica, &rq->job);
+        }
+    }
+    if (front_congested(rq->client))
+        call_pause(rq->call);
+}
+
+static void on_drained(void *arg)
+{
+    struct request *rq = arg;
+    if (rq->call)
+        call_resume(rq->call);
+}
+
+static void on_end(void *arg)
+{
+    struct request *rq = arg;
+    rq->call = NULL;
+    if (rq->answer)
+        answer_finish(rq->answer);
+    front_end(rq->client);
+    finish(rq, is_success(rq) ? STATS_COMPLETED : STATS_REFUSED);
+}
+
+static void on_fail(void *arg, const struct err *why)
+{
+    struct request *rq = arg;
+    rq->call = NULL;
+    log_event(LOG_WARN, "upstream-failed", "id", "%s", rq->id, "state", "%s",
+              request_state_name(rq->state), "why", "%s", why->text, NULL);
+    if (rq->state < REQUEST_RELAY && why->code == ERR_TIMEOUT) {
+        reject(rq, 504, "timeout_error", "the inference engine did not answer in time",
+               STATS_UPSTREAM);
+    } else if (rq->state < REQUEST_RELAY) {
+        reject(rq, 502, "upstream_error", "the inference engine cannot be reached",
+               STATS_UPSTREAM);
+    } else {
+        front_abort(rq->client); /* the client sees that it is not whole */
+        finish(rq, STATS_UPSTREAM);
+    }
+}
+
+static void on_sent(void *arg)
+{
+    struct request *rq = arg;
+    if (rq->state == REQUEST_SEND)
+        enter(rq, REQUEST_FIRST_BYTE);
+}
+
+/* ---- sending ----------------------------------------------------------------------- */
+
+static void send_upstream(struct request *rq)
+{
+    static const struct call_events events = {.on_head = on_head,
+                                              .on_body = on_body,
+                                              .on_end = on_end,
+                                              .on_fail = on_fail,
+                                              .on_sent = on_sent};
+    const struct http_head *h = front_head(rq->client);
+    struct slice body = front_body(rq->client);
+    struct call_request cr = {.body = {body, {0}, {0}},
+                              .is_head = slice_eq(h->method, SLICE_LIT("HEAD"))};
+    size_t length = body.len;
+    enter(rq, REQUEST_SEND);
+    if (rq->job.plan.splice_slot) {
+        const size_t at = rq->prompt.splice_at;
+        const int n = snprintf(rq->splice, sizeof(rq->splice), "\"id_slot\":%d%s",
+                               rq->job.plan.slot, rq->prompt.splice_comma ? "," : "");
+        cr.body[0] = slice_make(body.ptr, at);
+        cr.body[1] = slice_make(rq->splice, (size_t)n);
+        cr.body[2] = slice_make(body.ptr + at, body.len - at);
+        length += (size_t)n;
+    }
+    struct buf head = {0};
+    headers_to_engine(&head, h, rq->target->replica->up, length);
+    cr.head = buf_slice(&head);
+    rq->call = call_start(rq->target->replica->up, &cr, &events, rq);
+    buf_free(&head);
+}
+
+static void on_phase(struct job *job, enum job_phase phase)
+{
+    struct request *rq = LIST_ENTRY(job, struct request, job);
+    switch (phase) {
+    case JOB_QUEUED:
+        enter(rq, REQUEST_QUEUE);
+        break;
+    case JOB_RESTORING:
+        enter(rq, REQUEST_RESTORE);
+        break;
+    case JOB_READY:
+        send_upstream(rq);
+        break;
+    }
+}
+
+static void on_failed(struct job *job, int status, const char *why)
+{
+    struct request *rq = LIST_ENTRY(job, struct request, job);
+    rq->admitted = false; /* the replica has let go of it */
+    reject(rq, status, "unavailable_error", why, STATS_REJECTED);
+}
+
+/* ---- looking and planning ---------------------------------------------------------- */
+
+/* Reads the prompt, unless its bytes are packed, and hashes its text. */
+static void inspect(struct request *rq, struct replica *r)
+{
+    const struct http_head *h = front_head(rq->client);
+    const struct prompt_sink sink = {&rq->pieces, emit_begin, emit_bytes, emit_end};
+    pieces_init(&rq->pieces, cache_key(rq->w->cache),
+                slice_make((const char *)&r->seed, sizeof(r->seed)));
+    rq->job.seed = r->seed;
+    rq->job.prompt = &rq->prompt;
+    rq->job.pieces = &rq->pieces;
+    rq->job.generates = rq->route.generates;
+    if (http_head_get(h, SLICE_LIT("Content-Encoding")).ptr) {
+        rq->prompt.bar = PROMPT_BAR_UNREADABLE;
+        rq->prompt.why = "encoded body";
+        return;
+    }
+    if (!prompt_scan(&rq->prompt, rq->route.api, front_body(rq->client))) {
+        log_event(LOG_DEBUG, "uninspected", "id", "%s", rq->id, "why", "%s",
+                  rq->prompt.why, "at", "%zu", rq->prompt.why_at, NULL);
+        return;
+    }
+    rq->job.cacheable = rq->prompt.bar == PROMPT_BAR_NONE;
+    prompt_kv_root(&rq->prompt, &rq->kv_root);
+    rq->job.kv_root = buf_slice(&rq->kv_root);
+    prompt_emit(&rq->prompt, r->order, &sink);
+    rq->job.n_prompt_pieces = rq->pieces.n;
+    rq->job.text_bytes =
+        rq->pieces.n ? rq->pieces.v[rq->pieces.n - 1].end_bytes : rq->body_bytes;
+}
+
+/* The replica that is up and has the least to do. */
+static struct request_target *choose_target(struct request_world *w)
+{
+    struct request_target *best = NULL;
+    for (size_t i = 0; i < w->n_targets; i++) {
+        struct request_target *t = &w->targets[i];
+        const bool up = t->replica->mode != REPLICA_DOWN;
+        if (!best || (up && best->replica->mode == REPLICA_DOWN) ||
+            (up && t->replica->in_flight < best->replica->in_flight))
+            best = t;
+    }
+    return best;
+}
+
+static void note_line(struct request *rq, const struct http_head *h)
+{
+    const char *mark = memchr(h->target.ptr, '?', h->target.len);
+    const size_t query = mark ? (size_t)(mark - h->target.ptr) : h->target.len;
+    snprintf(rq->line, sizeof(rq->line), "%.*s %.*s", (int)(h->method.len < 20 ? h->method.len : 20),
+             h->method.ptr, (int)(query < 120 ? query : 120), h->target.ptr);
+}
+
+void request_start(struct request_world *w, struct front_request *client)
+{
+    static const struct front_events events = {on_gone, on_drained};
+    const struct http_head *h = front_head(client);
+    struct request *rq = mem_zalloc(sizeof(*rq));
+    rq->w = w;
+    rq->client = client;
+    rq->prompt.n = 1;
+    front_set_events(client, &events, rq);
+    enter(rq, REQUEST_SCAN);
+    rq->stamp_us[REQUEST_SCAN] = front_received_us(client);
+    snprintf(rq->id, sizeof(rq->id), "%08" PRIx64 "-%" PRIx64, w->id_salt & 0xffffffffu,
+             w->next_id++);
+    rq->body_bytes = front_body(client).len;
+    note_line(rq, h);
+    rq->route = routes_find(h->method, h->target);
+    if (rq->route.bad_path) {
+        reject(rq, 400, "invalid_request_error", "the path cannot be normalised",
+               STATS_REJECTED);
+        return;
+    }
+    if (rq->route.refused && !w->relay_admin_paths) {
+        reject(rq, 403, "permission_error",
+               "this path is the engine's own; admin_paths decides on it", STATS_REJECTED);
+        return;
+    }
+    rq->target = choose_target(w);
+    if (rq->route.api != PROMPT_NONE)
+        inspect(rq, rq->target->replica);
+    rq->job.prompt = &rq->prompt;
+    rq->job.pieces = &rq->pieces;
+    rq->job.generates = rq->route.generates;
+    rq->job.on_phase = on_phase;
+    rq->job.on_failed = on_failed;
+    enter(rq, REQUEST_PLAN);
+    rq->admitted = true;
+    replica_admit(rq->target->replica, &rq->job);
+}
