@@ -120,7 +120,7 @@ void tree_lru_unpin(struct tree *t, struct tree_node *n);
 
 /* Puts a clear mark at `off` blocks into the run; nowhere for the root. */
 void tree_mark_set(struct tree_mark *m, struct tree_node *n, uint32_t off);
-/* Puts marks that stand behind the end at the end: before a run grows. */
+/* Puts marks that stand behind the end at the end: before something follows there. */
 void tree_mark_settle(struct tree_node *n);
 /* The node goes: its marks fall to the end of `to`. */
 void tree_mark_fall(struct tree *t, struct tree_node *n, struct tree_node *to);
@@ -149,8 +149,8 @@ void tree_node_drop(struct tree *t, struct tree_node *n, struct tree_node *to);
 
 /* Cuts the run before block `off` (0 < off < len). Returns the new upper node. */
 struct tree_node *tree_node_split(struct tree *t, struct tree_node *n, uint32_t off);
-/* Joins the run of the parent in front of this one, where there is nothing between them
- * that tells them apart. Returns whether it did. */
+/* Joins the run of the parent, which was touched together with this one, in front of it
+ * where no branch, pin or length keeps them apart. Returns whether it did. */
 bool tree_node_merge(struct tree *t, struct tree_node *n);
 
 #endif

@@ -142,7 +142,6 @@ struct tree_node *tree_node_split(struct tree *t, struct tree_node *n, uint32_t 
 {
     assert(off > 0 && off < n->len);
     struct tree_node *upper = tree_node_new(t, n->parent);
-    tree_mark_settle(n);
     tree_node_resize(t, upper, off);
     memcpy(upper->run, n->run, off * sizeof(*n->run));
     upper->len = (uint16_t)off;
@@ -169,8 +168,8 @@ struct tree_node *tree_node_split(struct tree *t, struct tree_node *n, uint32_t 
 
 static bool mergeable(const struct tree_node *upper, const struct tree_node *n)
 {
-    return !tree_is_root(upper) && tree_only_child(n) && upper->stamp == n->stamp &&
-           upper->pins == 0 && n->pins == 0 && upper->len + n->len <= TREE_RUN_MAX;
+    return !tree_is_root(upper) && tree_only_child(n) && upper->pins == 0 &&
+           upper->len + n->len <= TREE_RUN_MAX;
 }
 
 bool tree_node_merge(struct tree *t, struct tree_node *n)
@@ -178,8 +177,8 @@ bool tree_node_merge(struct tree *t, struct tree_node *n)
     struct tree_node *upper = n->parent;
     if (!mergeable(upper, n))
         return false;
+    assert(upper->stamp == n->stamp);
     tree_mark_settle(upper);
-    tree_mark_settle(n);
     tree_mark_merge(upper, n);
     tree_table_remove(&t->table, n);
     tree_table_replace(&t->table, upper, n);
