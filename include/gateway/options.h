@@ -9,7 +9,8 @@
  * all come from it. A field is named like its key, with the unit behind it.
  *
  * Texts are owned by the struct and never NULL; "" means that there is none. Numbers are
- * within the limits of the table: nobody needs to check them again.
+ * within the limits of the table: nobody needs to check them again. A running gateway
+ * never changes its options; a new file waits for the next start.
  */
 
 #include <stdbool.h>
@@ -108,18 +109,10 @@ int options_check(const struct options *o, struct err *e);
 /* The effective configuration as YAML that options_load() takes back. */
 void options_print(const struct options *o, FILE *out);
 
-/*
- * Takes over from `fresh` every key that may change in a running gateway. For each other
- * key that differs, told(arg, key) is called: it waits for the next start.
- */
-void options_reload(struct options *o, const struct options *fresh,
-                    void (*told)(void *arg, const char *key), void *arg);
-
 /* A row of the table, for people; `limits` is like "1KiB to 1MiB" or "on, off". */
 struct options_info {
     const char *key, *type, *fallback, *help;
     char limits[64];
-    bool reload; /* may change in a running gateway */
 };
 
 /* Row `i`, counted from 0; false behind the last. */

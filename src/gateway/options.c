@@ -3,7 +3,7 @@
 /*
  * The table of keys, and all that is done with a key whatever its kind.
  *
- *     key → kind, place in struct options, default, limits, names, when, help
+ *     key → kind, place in struct options, default, limits, names, help
  *
  * A new key is one row here, a field in options.h, a line in conf/incipit.yaml and one in
  * docs/configuration.md; lint and tests insist on all four.
@@ -33,89 +33,84 @@ static const char *const level_names[] = {"debug", "info", "warn", "error", NULL
 
 /* clang-format off */
 static const struct options_row rows[] = {
-    {"listen", ADDRESS, AT(listen), "127.0.0.1:8090", 1, 120, NULL, START,
+    {"listen", ADDRESS, AT(listen), "127.0.0.1:8090", 1, 120, NULL,
      "Where clients connect: HOST:PORT, [V6]:PORT, :PORT or unix:/path."},
-    {"admin.listen", ADDRESS, AT(admin_listen), "127.0.0.1:8091", 0, 120, NULL, START,
+    {"admin.listen", ADDRESS, AT(admin_listen), "127.0.0.1:8091", 0, 120, NULL,
      "Where health, metrics and cache pages are; empty for nowhere."},
-    {"upstream", URL, 0, "", 0, 1024, NULL, START,
+    {"upstream", URL, 0, "", 0, 1024, NULL,
      "The one engine, short for a list `upstreams` of one."},
-    {"upstreams.url", URL, UP(url), "", 1, 1024, NULL, START,
+    {"upstreams.url", URL, UP(url), "", 1, 1024, NULL,
      "Address of the engine: http://HOST:PORT, and a path where its API lies below one."},
-    {"upstreams.name", NAME, UP(name), "", 0, 64, NULL, START,
+    {"upstreams.name", NAME, UP(name), "", 0, 64, NULL,
      "Its name in logs and metrics; HOST:PORT of the URL where none is given."},
-    {"upstreams.driver", CHOICE, UP(driver), "auto", 0, 0, driver_names, START,
+    {"upstreams.driver", CHOICE, UP(driver), "auto", 0, 0, driver_names,
      "How the engine is spoken to; auto asks it."},
-    {"upstreams.slot_dir", TEXT, UP(slot_dir), "", 0, 1024, NULL, START,
+    {"upstreams.slot_dir", TEXT, UP(slot_dir), "", 0, 1024, NULL,
      "The engine's --slot-save-path as seen from here; empty for no restoring."},
-    {"upstreams.api_key_file", TEXT, UP(api_key_file), "", 0, 1024, NULL, START,
+    {"upstreams.api_key_file", TEXT, UP(api_key_file), "", 0, 1024, NULL,
      "File with the key for the gateway's own requests to the engine."},
-    {"block_tokens", POWER, AT(block_tokens), "64", 16, 512, NULL, START,
-     "Tokens per block of the cache; a store keeps the size it was made with."},
-    {"index.max_bytes", BYTES, AT(index_max_bytes), "256MiB", MIB, TIB, NULL, START,
+    {"block_tokens", POWER, AT(block_tokens), "64", 16, 512, NULL,
+     "Tokens per block of the cache, a power of two."},
+    {"index.max_bytes", BYTES, AT(index_max_bytes), "256MiB", MIB, TIB, NULL,
      "Memory for what is known about prompts."},
-    {"tree.max_blocks", COUNT, AT(tree_max_blocks), "1000000", 1024, 1000000000,
-     NULL, START,
+    {"tree.max_blocks", COUNT, AT(tree_max_blocks), "1000000", 1024, 1000000000, NULL,
      "Blocks the tree may know, wherever they are."},
-    {"store.dir", TEXT, AT(store_dir), "", 0, 1024, NULL, START,
+    {"store.dir", TEXT, AT(store_dir), "", 0, 1024, NULL,
      "Folder for saved blocks; empty keeps them in RAM only."},
-    {"store.max_bytes", BYTES, AT(store_max_bytes), "4GiB", MIB, 1024 * TIB, NULL, START,
-     "Bytes of saved blocks altogether; the least recently used go first."},
-    {"store.ram_bytes", BYTES, AT(store_ram_bytes), "512MiB", MIB, 16 * TIB, NULL, START,
-     "Bytes of saved blocks held in RAM."},
-    {"store.save", SWITCH, AT(store_save), "on", 0, 0, NULL, RELOAD,
+    {"store.max_bytes", BYTES, AT(store_max_bytes), "4GiB", MIB, 1024 * TIB, NULL,
+     "Bytes of saved blocks in that folder; the least recently used go first."},
+    {"store.ram_bytes", BYTES, AT(store_ram_bytes), "512MiB", MIB, 16 * TIB, NULL,
+     "Bytes of saved blocks in RAM: in front of the folder, or all there is without one."},
+    {"store.save", SWITCH, AT(store_save), "on", 0, 0, NULL,
      "Whether new blocks are saved; off restores what is there and adds nothing."},
-    {"limits.head_bytes", BYTES, AT(limits_head_bytes), "32KiB", KIB, MIB, NULL, START,
+    {"limits.head_bytes", BYTES, AT(limits_head_bytes), "32KiB", KIB, MIB, NULL,
      "Longest request line and headers together."},
-    {"limits.headers", COUNT, AT(limits_headers), "128", 8, 1024, NULL, START,
+    {"limits.headers", COUNT, AT(limits_headers), "128", 8, 1024, NULL,
      "Most header fields of a request."},
-    {"limits.body_bytes", BYTES, AT(limits_body_bytes), "256MiB", KIB, 4 * GIB,
-     NULL, START,
+    {"limits.body_bytes", BYTES, AT(limits_body_bytes), "256MiB", KIB, 4 * GIB, NULL,
      "Largest request body."},
-    {"limits.buffered_bytes", BYTES, AT(limits_buffered_bytes), "1GiB", MIB, TIB,
-     NULL, START,
+    {"limits.buffered_bytes", BYTES, AT(limits_buffered_bytes), "1GiB", MIB, TIB, NULL,
      "Memory for all request bodies under way; one more is told to come back later."},
-    {"limits.connections", COUNT, AT(limits_connections), "1024", 1, 65536, NULL, START,
+    {"limits.connections", COUNT, AT(limits_connections), "1024", 1, 65536, NULL,
      "Most client connections at once."},
-    {"limits.queue", COUNT, AT(limits_queue), "256", 0, 65536, NULL, RELOAD,
+    {"limits.queue", COUNT, AT(limits_queue), "256", 0, 65536, NULL,
      "Most requests waiting for a slot; one more is told to come back later."},
-    {"timeouts.head", TIME, AT(timeouts_head_ms), "10s", 10, WEEK, NULL, START,
+    {"timeouts.head", TIME, AT(timeouts_head_ms), "10s", 10, WEEK, NULL,
      "For a client to send the head of a request."},
-    {"timeouts.body", TIME, AT(timeouts_body_ms), "60s", 10, WEEK, NULL, START,
+    {"timeouts.body", TIME, AT(timeouts_body_ms), "60s", 10, WEEK, NULL,
      "For a client to send more of a body."},
-    {"timeouts.idle", TIME, AT(timeouts_idle_ms), "75s", 10, WEEK, NULL, START,
+    {"timeouts.idle", TIME, AT(timeouts_idle_ms), "75s", 10, WEEK, NULL,
      "For a client connection between requests."},
-    {"timeouts.connect", TIME, AT(timeouts_connect_ms), "3s", 10, WEEK, NULL, START,
+    {"timeouts.connect", TIME, AT(timeouts_connect_ms), "3s", 10, WEEK, NULL,
      "For connecting to the engine."},
-    {"timeouts.first_byte", TIME, AT(timeouts_first_byte_ms), "30m", 10, WEEK,
-     NULL, START,
+    {"timeouts.first_byte", TIME, AT(timeouts_first_byte_ms), "30m", 10, WEEK, NULL,
      "For the engine to begin its answer."},
-    {"timeouts.stall", TIME, AT(timeouts_stall_ms), "10m", 10, WEEK, NULL, START,
+    {"timeouts.stall", TIME, AT(timeouts_stall_ms), "10m", 10, WEEK, NULL,
      "For the engine between two bytes of an answer."},
-    {"timeouts.queue", TIME, AT(timeouts_queue_ms), "10m", 10, WEEK, NULL, RELOAD,
+    {"timeouts.queue", TIME, AT(timeouts_queue_ms), "10m", 10, WEEK, NULL,
      "For a request that waits for a slot."},
-    {"timeouts.write", TIME, AT(timeouts_write_ms), "60s", 10, WEEK, NULL, START,
+    {"timeouts.write", TIME, AT(timeouts_write_ms), "60s", 10, WEEK, NULL,
      "For a client to take more of an answer."},
-    {"timeouts.drain", TIME, AT(timeouts_drain_ms), "30s", 0, WEEK, NULL, RELOAD,
+    {"timeouts.drain", TIME, AT(timeouts_drain_ms), "30s", 0, WEEK, NULL,
      "For requests under way to end when the gateway is stopped."},
-    {"upstream_pool.idle", TIME, AT(upstream_pool_idle_ms), "4s", 0, HOUR, NULL, START,
+    {"upstream_pool.idle", TIME, AT(upstream_pool_idle_ms), "4s", 0, HOUR, NULL,
      "How long an idle connection to the engine is kept; llama-server closes after 5s."},
     {"upstream_pool.max_requests", COUNT, AT(upstream_pool_max_requests), "90",
-     1, 1000000, NULL, START,
+     1, 1000000, NULL,
      "Requests per connection to the engine; llama-server closes after 100."},
-    {"upstream_pool.max_idle", COUNT, AT(upstream_pool_max_idle), "16", 0, 1024,
-     NULL, START,
+    {"upstream_pool.max_idle", COUNT, AT(upstream_pool_max_idle), "16", 0, 1024, NULL,
      "Most idle connections kept per engine."},
-    {"admin_paths", CHOICE, AT(admin_paths), "refuse", 0, 0, admin_names, RELOAD,
+    {"admin_paths", CHOICE, AT(admin_paths), "refuse", 0, 0, admin_names,
      "What clients get that ask for the engine's /slots and the like."},
-    {"headers.cache_status", SWITCH, AT(headers_cache_status), "on", 0, 0, NULL, RELOAD,
+    {"headers.cache_status", SWITCH, AT(headers_cache_status), "on", 0, 0, NULL,
      "Whether answers carry the header Cache-Status."},
-    {"headers.server_timing", SWITCH, AT(headers_server_timing), "on", 0, 0, NULL, RELOAD,
+    {"headers.server_timing", SWITCH, AT(headers_server_timing), "on", 0, 0, NULL,
      "Whether answers carry the header Server-Timing."},
-    {"log.level", CHOICE, AT(log_level), "info", 0, 0, level_names, RELOAD,
+    {"log.level", CHOICE, AT(log_level), "info", 0, 0, level_names,
      "Least severity that is logged."},
-    {"log.access", SWITCH, AT(log_access), "on", 0, 0, NULL, RELOAD,
+    {"log.access", SWITCH, AT(log_access), "on", 0, 0, NULL,
      "Whether each finished request is logged."},
-    {"workers", COUNT, AT(workers), "2", 1, 64, NULL, START,
+    {"workers", COUNT, AT(workers), "2", 1, 64, NULL,
      "Threads for files and for cutting and composing state."},
 };
 /* clang-format on */
@@ -296,7 +291,7 @@ int options_check(const struct options *o, struct err *e)
     return 0;
 }
 
-/* ---- printing, reloading ----------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------- */
 
 static void put_upstreams(const struct options *o, struct buf *b)
 {
@@ -340,45 +335,6 @@ void options_print(const struct options *o, FILE *out)
     buf_free(&b);
 }
 
-static bool same(const struct options_row *r, const void *a, const void *b)
-{
-    const size_t size = options_kinds[r->kind].size;
-    return size ? memcmp(a, b, size) == 0
-                : strcmp(*(char *const *)a, *(char *const *)b) == 0;
-}
-
-static bool same_upstreams(const struct options_row *r, const struct options *a,
-                           const struct options *b)
-{
-    if (a->n_upstreams != b->n_upstreams)
-        return false;
-    for (size_t i = 0; i < a->n_upstreams; i++)
-        if (!same(r, (const char *)&a->upstreams[i] + r->offset,
-                  (const char *)&b->upstreams[i] + r->offset))
-            return false;
-    return true;
-}
-
-void options_reload(struct options *o, const struct options *fresh,
-                    void (*told)(void *arg, const char *key), void *arg)
-{
-    for (const struct options_row *r = rows; r < rows + N_ROWS; r++) {
-        if (is_short_form(r))
-            continue;
-        if (r->when == RELOAD) {
-            assert(options_kinds[r->kind].size >
-                   0); /* texts would die under their readers */
-            memcpy(field_of(o, r), (const char *)fresh + r->offset,
-                   options_kinds[r->kind].size);
-            continue;
-        }
-        const void *now = (const char *)o + r->offset;
-        const void *then = (const char *)fresh + r->offset;
-        if (per_upstream(r) ? !same_upstreams(r, o, fresh) : !same(r, now, then))
-            told(arg, r->key);
-    }
-}
-
 bool options_info(size_t i, struct options_info *info)
 {
     if (i >= N_ROWS)
@@ -389,8 +345,7 @@ bool options_info(size_t i, struct options_info *info)
     *info = (struct options_info){.key = r->key,
                                   .type = options_kinds[r->kind].name,
                                   .fallback = r->fallback,
-                                  .help = r->help,
-                                  .reload = r->when == RELOAD};
+                                  .help = r->help};
     snprintf(info->limits, sizeof(info->limits), "%.*s", (int)buf_len(&limits),
              buf_slice(&limits).ptr);
     buf_free(&limits);

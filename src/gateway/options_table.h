@@ -5,7 +5,7 @@
 /*
  * What the three bodies of gateway/options.h share:
  *
- *     options.c        the table of keys; setting, checking, printing, reloading
+ *     options.c        the table of keys; setting, checking, printing
  *     options_kinds.c  what kinds of values there are: text to field and back
  *     options_yaml.c   the file
  */
@@ -34,8 +34,6 @@ enum options_kind_id {
     N_KINDS
 };
 
-enum options_when { START, RELOAD };
-
 struct options_row {
     const char *key;
     enum options_kind_id kind;
@@ -43,7 +41,6 @@ struct options_row {
     const char *fallback;
     uint64_t min, max;        /* of the number, or of the length of the text */
     const char *const *names; /* of a CHOICE, ended by NULL */
-    enum options_when when;   /* a change takes effect */
     const char *help;
 };
 

@@ -440,40 +440,6 @@ static void test_options_print_reads_back_the_same(void **state)
     options_free(&again);
 }
 
-struct told {
-    char keys[512];
-};
-
-static void on_told(void *arg, const char *key)
-{
-    struct told *t = arg;
-    const size_t len = strlen(t->keys);
-    snprintf(t->keys + len, sizeof(t->keys) - len, "%s ", key);
-}
-
-static void test_options_reload_takes_what_may_change_and_names_the_rest(void **state)
-{
-    (void)state;
-    struct options fresh;
-    struct told t = {""};
-    assert_parses("upstream: http://a:1");
-    options_default(&fresh);
-    assert_int_equal(options_set(&fresh, "upstream", "http://a:1", &e), 0);
-    options_reload(&o, &fresh, on_told, &t);
-    assert_string_equal(t.keys, "");
-    assert_int_equal(options_set(&fresh, "upstreams.slot_dir", "/s", &e), 0);
-    assert_int_equal(options_set(&fresh, "listen", ":1", &e), 0);
-    assert_int_equal(options_set(&fresh, "workers", "3", &e), 0);
-    assert_int_equal(options_set(&fresh, "log.level", "debug", &e), 0);
-    assert_int_equal(options_set(&fresh, "timeouts.queue", "1s", &e), 0);
-    options_reload(&o, &fresh, on_told, &t);
-    assert_string_equal(t.keys, "listen upstreams.slot_dir workers ");
-    assert_int_equal(o.log_level, 0);
-    assert_int_equal(o.timeouts_queue_ms, 1000);
-    assert_int_equal(o.workers, 2);
-    options_free(&fresh);
-}
-
 /* ---- files ------------------------------------------------------------------------- */
 
 static void test_options_load_names_the_file(void **state)
@@ -530,10 +496,9 @@ static void test_options_documentation_agrees_with_the_table(void **state)
     char *docs = file_text("docs/configuration.md");
     struct options_info info;
     for (size_t i = 0; options_info(i, &info); i++) {
-        char *row = mem_printf("| `%s` | %s | %s%s%s | %s | %s | %s |\n", info.key,
-                               info.type, *info.fallback ? "`" : "", info.fallback,
-                               *info.fallback ? "`" : "", info.limits,
-                               info.reload ? "yes" : "", info.help);
+        char *row = mem_printf("| `%s` | %s | %s%s%s | %s | %s |\n", info.key, info.type,
+                               *info.fallback ? "`" : "", info.fallback,
+                               *info.fallback ? "`" : "", info.limits, info.help);
         if (!strstr(docs, row))
             fail_msg("docs/configuration.md lacks the row\n%s", row);
         free(row);
@@ -568,7 +533,6 @@ int main(void)
         TEST(test_options_check_needs_an_upstream),
         TEST(test_options_check_refuses_what_is_there_twice),
         TEST(test_options_print_reads_back_the_same),
-        TEST(test_options_reload_takes_what_may_change_and_names_the_rest),
         TEST(test_options_load_names_the_file),
         TEST(test_options_load_refuses_huge_files),
         TEST(test_options_full_example_holds_all_defaults),
