@@ -69,7 +69,7 @@ UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 CORPUS   := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/corpus/%)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
-PROGRAM  := $(and $(wildcard $(MAIN)),$(wildcard src/gateway/gateway.c),$(BUILD)/incipit)
+PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
 .PHONY: all programs demo-llama test test-engines unit lint format asan fuzz fuzz-programs \
         cover bench install clean distclean help force

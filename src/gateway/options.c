@@ -60,7 +60,7 @@ static const struct options_row rows[] = {
     {"store.max_bytes", BYTES, AT(store_max_bytes), "4GiB", MIB, 1024 * TIB, NULL,
      "Bytes of saved blocks in that folder; the least recently used go first."},
     {"store.ram_bytes", BYTES, AT(store_ram_bytes), "512MiB", MIB, 16 * TIB, NULL,
-     "Bytes of saved blocks in RAM: in front of the folder, or all there is without one."},
+     "Bytes of saved blocks in RAM: before the folder, or all there is without one."},
     {"store.save", SWITCH, AT(store_save), "on", 0, 0, NULL,
      "Whether new blocks are saved; off restores what is there and adds nothing."},
     {"limits.head_bytes", BYTES, AT(limits_head_bytes), "32KiB", KIB, MIB, NULL,
