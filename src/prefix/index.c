@@ -228,6 +228,20 @@ void index_find(struct index *ix, const struct piece *v, size_t n, struct index_
         tree_mark_down(ix->tree, &hit->at, hit->reach);
 }
 
+uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent)
+{
+    touch(ix, parent);
+    return add_entry(ix, p, parent);
+}
+
+uint32_t index_lookup_hash(struct index *ix, struct hash128 hash)
+{
+    uint32_t id = *bucket_of(ix, hash);
+    while (id && !hash128_eq(ix->entries[id].hash, hash))
+        id = ix->entries[id].next;
+    return id;
+}
+
 size_t index_take(struct index *ix, const struct piece *v, size_t n, uint32_t *ids)
 {
     uint32_t last;

@@ -8,6 +8,7 @@
  *     index          which boundaries are known, and which go next?
  *     index_learn    what does a prompt that ran say about its boundaries?
  *     index_confirm  what does the engine's count say about them?
+ *     index_record   out to a file and back
  *     index_bounds   arithmetic: from a few counts to bounds for all boundaries
  */
 
@@ -51,6 +52,12 @@ uint32_t index_lookup(struct index *ix, const struct piece *p);
  * but for their names.
  */
 size_t index_take(struct index *ix, const struct piece *v, size_t n, uint32_t *ids);
+
+/* One more boundary behind `parent`, the most recently used with all before it. */
+uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent);
+
+/* By hash alone: only for what this program has written itself. */
+uint32_t index_lookup_hash(struct index *ix, struct hash128 hash);
 
 static inline uint32_t index_add_tokens(uint32_t tokens, double more)
 {

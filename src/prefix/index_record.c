@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+
+/* Boundaries out to a file, one record each, and back after a restart. */
+
+#include "index_internal.h"
+
+bool index_export(struct index *ix, const struct piece *v, size_t i,
+                  struct index_record *out)
+{
+    const uint32_t id = index_lookup(ix, &v[i]);
+    if (id == INDEX_START)
+        return false;
+    const struct index_entry *e = &ix->entries[id];
+    *out = (struct index_record){.hash = e->hash,
+                                 .parent = ix->entries[e->parent].hash,
+                                 .check = e->check,
+                                 .low = e->bounds.low,
+                                 .high = e->bounds.high,
+                                 .reach = index_reach(e)};
+    return true;
+}
+
+bool index_import(struct index *ix, const struct index_record *r,
+                  const struct tree_mark *at)
+{
+    const bool first = hash128_none(r->parent);
+    const uint32_t parent = first ? INDEX_START : index_lookup_hash(ix, r->parent);
+    if ((parent == INDEX_START && !first) || index_lookup_hash(ix, r->hash))
+        return false;
+    const struct piece p = {.hash = r->hash, .check = r->check};
+    struct index_entry *e = &ix->entries[index_put_under(ix, &p, parent)];
+    e->bounds = (struct index_bounds){r->low, r->high < r->low ? r->low : r->high};
+    e->next_high = r->reach;
+    if (ix->tree && at) {
+        tree_mark_copy(ix->tree, &e->mark, at);
+        e->held = (uint32_t)tree_mark_tokens(at);
+    }
+    return true;
+}
