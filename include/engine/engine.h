@@ -38,19 +38,19 @@ enum replica_mode {
 
 /* Why a restore, or the planning of one, did not help: counted by these. */
 #define RESTORE_FAILURES(X)                                                              \
-    X(RESTORE_LOST, "block-lost")          /* a block was damaged or missing */          \
-    X(RESTORE_SCRATCH, "scratch-file")     /* the slot directory could not be written */ \
+    X(RESTORE_LOST, "block-lost")      /* a block was damaged or missing */              \
+    X(RESTORE_SCRATCH, "scratch-file") /* the slot directory could not be written */     \
     X(RESTORE_NOT_IDLE, "slot-not-idle")                                                 \
     X(RESTORE_ENGINE_SAID_NO, "engine-refused")                                          \
-    X(RESTORE_COUNT, "wrong-count")        /* restored another number of tokens */       \
+    X(RESTORE_COUNT, "wrong-count") /* restored another number of tokens */              \
     X(RESTORE_UNREACHABLE, "engine-unreachable")                                         \
-    X(RESTORE_NOT_REUSED, "not-reused")    /* said yes, and the request reused nothing */
+    X(RESTORE_NOT_REUSED, "not-reused") /* said yes, and the request reused nothing */
 
 enum restore_failure {
 #define X(code, name) code,
     RESTORE_FAILURES(X)
 #undef X
-    RESTORE_FAILURE_KINDS
+        RESTORE_FAILURE_KINDS
 };
 const char *restore_failure_name(enum restore_failure f);
 
@@ -79,8 +79,8 @@ struct engine_driver {
 
 struct replica_options {
     const char *name, *url, *driver; /* driver: "auto" or a name */
-    const char *slot_dir;            /* of llama-server's --slot-save-path; NULL: find it */
-    const char *authorization;       /* complete header line for own calls, or "" */
+    const char *slot_dir;      /* of llama-server's --slot-save-path; NULL: find it */
+    const char *authorization; /* complete header line for own calls, or "" */
     struct upstream_options upstream;
     uint64_t queue_ms;
     unsigned queue_max;
@@ -102,10 +102,10 @@ struct replica {
     char mode_reason[200];
     enum prompt_order order; /* where its template puts the tools */
     struct hash128 seed;     /* of prompt pieces: names the model; none: not known yet */
-    unsigned in_flight; /* jobs admitted and not done */
+    unsigned in_flight;      /* jobs admitted and not done */
     unsigned queued;
     struct ttft_model ttft;
-    double ms_per_token;   /* of prefill; learned */
+    double ms_per_token;    /* of prefill; learned */
     double bytes_per_token; /* of prompt text; learned */
     struct replica_counters n;
     void (*on_mode)(void *arg, struct replica *r); /* mode changed; may be NULL */
@@ -119,15 +119,15 @@ void replica_free(struct replica *r); /* no jobs are left */
 
 /* What the driver planned for a job, filled in before on_ready. */
 struct plan {
-    int slot;             /* where it runs; -1: the engine chooses */
-    bool splice_slot;     /* "id_slot" has to be put into the body */
-    bool restored;        /* stored blocks were put back for it */
-    uint32_t available;   /* prompt tokens that an earlier prompt shared (estimate) */
-    uint32_t promised;    /* of these, what the slot will have: low estimate */
-    uint32_t held;        /* tokens that the slot holds at the start, 0 unknown */
-    uint32_t overlap;     /* other prefills that ran when it was sent */
-    size_t known_pieces;  /* leading pieces known at the time */
-    const char *miss;     /* why not more: "first-sight", "evicted", … or NULL */
+    int slot;            /* where it runs; -1: the engine chooses */
+    bool splice_slot;    /* "id_slot" has to be put into the body */
+    bool restored;       /* stored blocks were put back for it */
+    uint32_t available;  /* prompt tokens that an earlier prompt shared (estimate) */
+    uint32_t promised;   /* of these, what the slot will have: low estimate */
+    uint32_t held;       /* tokens that the slot holds at the start, 0 unknown */
+    uint32_t overlap;    /* other prefills that ran when it was sent */
+    size_t known_pieces; /* leading pieces known at the time */
+    const char *miss;    /* why not more: "first-sight", "evicted", … or NULL */
 };
 
 enum job_phase { JOB_QUEUED, JOB_RESTORING, JOB_READY };
@@ -149,10 +149,11 @@ struct job {
     struct slice kv_root;  /* prompt_kv_root() of it; the body may be gone by done() */
     struct pieces *pieces; /* of the prompt; at done(), of prompt and answer */
     size_t n_prompt_pieces;
-    uint64_t text_bytes;   /* of the prompt, estimate for sizes */
+    uint64_t text_bytes; /* of the prompt, estimate for sizes */
     /* Both may come from inside replica_admit(). After on_failed the job is out. */
     void (*on_phase)(struct job *job, enum job_phase phase);
-    void (*on_failed)(struct job *job, int status, const char *why); /* queue full, late */
+    void (*on_failed)(struct job *job, int status,
+                      const char *why); /* queue full, late */
 
     /* set by the gateway before done() */
     enum job_outcome outcome;
@@ -166,8 +167,8 @@ struct job {
     /* the driver's own */
     struct list link;
     struct loop_timer deadline;
-    void *engine;   /* the driver while it waits, its slot afterwards */
-    void *restore;  /* the restore that runs for it */
+    void *engine;  /* the driver while it waits, its slot afterwards */
+    void *restore; /* the restore that runs for it */
     uint64_t since_us;
     int wants_slot; /* pinned by the client; -1: any */
     bool wants_all; /* several answers: every slot */

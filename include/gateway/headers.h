@@ -18,8 +18,8 @@
 #include "engine/engine.h"
 #include "proto/http.h"
 
-void headers_to_engine(struct buf *out, const struct http_head *h, const struct upstream *u,
-                       size_t length);
+void headers_to_engine(struct buf *out, const struct http_head *h,
+                       const struct upstream *u, size_t length);
 void headers_to_client(struct buf *out, const struct http_head *h, bool stream);
 
 /* "X-Request-Id: …" unless `out` has one already. */

@@ -33,7 +33,7 @@ enum request_state {
 #define X(state, name) state,
     REQUEST_STATES(X)
 #undef X
-    REQUEST_STATE_COUNT
+        REQUEST_STATE_COUNT
 };
 
 /* What requests share: the gateway's parts, and the gauges. */

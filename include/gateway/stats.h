@@ -32,18 +32,19 @@ enum stats_outcome {
 };
 
 #define STATS_MISSES(X)                                                                  \
-    X("first-sight") X("too-short") X("evicted") X("not-held-here") X("restore-failed")  \
-    X("uncacheable") X("engine-refused")
+    X("first-sight")                                                                     \
+    X("too-short") X("evicted") X("not-held-here") X("restore-failed") X("uncacheable")  \
+        X("engine-refused")
 #define STATS_MISS_KINDS 7
 
 struct figures {
     uint64_t requests;
     uint64_t outcome[STATS_OUTCOMES];
-    uint64_t generations;  /* requests that generate */
-    uint64_t uninspected;  /* of these, with a body that was not read */
-    uint64_t ineligible;   /* read, but barred from caching (echo, batch, …) */
-    uint64_t counted;      /* completed, with the engine's own token counts */
-    uint64_t hits;         /* of these, at least a block reused */
+    uint64_t generations; /* requests that generate */
+    uint64_t uninspected; /* of these, with a body that was not read */
+    uint64_t ineligible;  /* read, but barred from caching (echo, batch, …) */
+    uint64_t counted;     /* completed, with the engine's own token counts */
+    uint64_t hits;        /* of these, at least a block reused */
     uint64_t prompt_tokens, available_tokens, captured_tokens, delivered_tokens;
     uint64_t resident_tokens, restored_tokens;
     uint64_t generated_tokens;

@@ -34,16 +34,16 @@ struct conn;
 enum conn_event {
     CONN_CONNECTED, /* outgoing connections only, once */
     CONN_DATA,      /* more input than before: conn_input() */
-    CONN_DRAINED,   /* output fell to half of CONN_OUTPUT_HIGH or below after it was above */
-    CONN_FLUSHED,   /* the output queue became empty: after bytes had to wait in it, and
+    CONN_DRAINED, /* output fell to half of CONN_OUTPUT_HIGH or below after it was above */
+    CONN_FLUSHED, /* the output queue became empty: after bytes had to wait in it, and
                        after conn_write_borrowed() in any case (once for several) */
-    CONN_CLOSED,    /* the peer sent FIN (input may still hold bytes) or reset; once.
+    CONN_CLOSED,  /* the peer sent FIN (input may still hold bytes) or reset; once.
                        Unread bytes in the kernel were read into the input before it as far
                        as input_max allows; data comes first */
-    CONN_ENDED,     /* every byte that the peer sent has been read into the input and there
+    CONN_ENDED,   /* every byte that the peer sent has been read into the input and there
                        will be no more CONN_DATA; once, after CONN_CLOSED. Where reading
                        was paused it comes after conn_resume() and the last data */
-    CONN_FAILED     /* connect failed: conn_error(). Or, after CONN_ENDED without an error,
+    CONN_FAILED   /* connect failed: conn_error(). Or, after CONN_ENDED without an error,
                        the peer that was still reading has gone too */
 };
 

@@ -53,7 +53,7 @@ struct loop_timer {
     bool armed;
 
     void *event; /* the rest is private: libevent's event, when it is to fire, and when */
-    uint64_t due_us;  /* the loop will look (0: it will not) */
+    uint64_t due_us; /* the loop will look (0: it will not) */
     uint64_t wake_us;
 };
 

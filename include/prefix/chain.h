@@ -38,15 +38,17 @@ struct hash128 chain_hash(const struct chain_key *k, struct slice bytes);
 uint64_t chain_check(const struct chain_key *k, struct slice bytes);
 
 /* One link: H(parent, bytes). */
-struct hash128 chain_link(const struct chain_key *k, struct hash128 parent, struct slice bytes);
+struct hash128 chain_link(const struct chain_key *k, struct hash128 parent,
+                          struct slice bytes);
 
 /* One block of token ids (little-endian u32 in memory). */
 struct hash128 chain_block(const struct chain_key *k, struct hash128 parent,
                            const uint32_t *tokens, size_t n);
 
 /* Hashes of all full blocks of `tokens` into out[n / block_tokens]; returns how many. */
-size_t chain_blocks(const struct chain_key *k, struct hash128 root, const uint32_t *tokens,
-                    size_t n, size_t block_tokens, struct hash128 *out);
+size_t chain_blocks(const struct chain_key *k, struct hash128 root,
+                    const uint32_t *tokens, size_t n, size_t block_tokens,
+                    struct hash128 *out);
 
 /* Unkeyed 128-bit checksum of stored bytes (detects damage, not malice). */
 struct hash128 chain_checksum(struct slice bytes);

@@ -44,11 +44,11 @@ struct tree_node;
 
 /* One block, alive until the next change of the tree. */
 struct tree_block {
-    struct hash128 hash;   /* chained */
-    uint32_t *tokens;      /* n_tokens ids, NULL where unknown (mirrors, traces) */
+    struct hash128 hash; /* chained */
+    uint32_t *tokens;    /* n_tokens ids, NULL where unknown (mirrors, traces) */
     uint32_t n_tokens;
-    uint32_t state;        /* the owner's: 0 when inserted (see store) */
-    uint64_t size_bytes;   /* counted against max_bytes */
+    uint32_t state;      /* the owner's: 0 when inserted (see store) */
+    uint64_t size_bytes; /* counted against max_bytes */
 };
 
 /*
@@ -124,7 +124,7 @@ size_t tree_match(struct tree *t, const struct hash128 *chain, size_t n,
  */
 struct tree_sequence {
     const struct hash128 *chain;
-    size_t n; /* full blocks */
+    size_t n;               /* full blocks */
     const uint32_t *tokens; /* n × block_tokens + tail_tokens ids, or NULL */
     uint32_t tail_tokens;
     uint64_t token_bytes;
@@ -161,7 +161,7 @@ size_t tree_held(const struct tree *t, unsigned id, const struct tree_mark *m);
 struct tree_stats {
     uint64_t blocks, nodes, bytes, tokens;
     uint64_t inserted, evicted, dropped, collisions, splits, merges;
-    uint64_t index_bytes; /* memory of the tree itself, without token ids; both with */
+    uint64_t index_bytes;    /* memory of the tree itself, without token ids; both with */
     uint64_t token_id_bytes; /* what the allocator adds */
 };
 void tree_stats(const struct tree *t, struct tree_stats *out);

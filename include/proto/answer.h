@@ -34,10 +34,10 @@ struct answer_facts {
     int64_t id_slot; /* native answers name it */
     double prompt_ms;
     uint64_t events, comments;
-    bool terminal;     /* finish reason, [DONE], message_stop … seen: the answer is whole */
-    bool error;        /* the body or an event is an error object */
-    bool implausible;  /* counts that cannot be */
-    bool text_whole;   /* the answer below is complete and of one choice */
+    bool terminal; /* finish reason, [DONE], message_stop … seen: the answer is whole */
+    bool error;    /* the body or an event is an error object */
+    bool implausible; /* counts that cannot be */
+    bool text_whole;  /* the answer below is complete and of one choice */
 };
 
 struct answer;

@@ -35,8 +35,8 @@
 #define PROMPT_MAX_SPANS 65536 /* spans noted in one body */
 
 enum prompt_api {
-    PROMPT_NONE,        /* not a generation: no prompt to look at */
-    PROMPT_CHAT,        /* /v1/chat/completions, /chat/completions, /v1/responses is not */
+    PROMPT_NONE, /* not a generation: no prompt to look at */
+    PROMPT_CHAT, /* /v1/chat/completions, /chat/completions, /v1/responses is not */
     PROMPT_COMPLETIONS, /* /v1/completions: prompt is a string, ids, or a list of those */
     PROMPT_NATIVE,      /* llama-server /completion, /completions */
     PROMPT_MESSAGES     /* Anthropic /v1/messages */
@@ -72,11 +72,11 @@ struct prompt_sink {
 /* Why a prompt takes no part in caching; NONE where it does. */
 enum prompt_bar {
     PROMPT_BAR_NONE,
-    PROMPT_BAR_UNREADABLE,  /* see prompt.why */
-    PROMPT_BAR_NO_CACHE,    /* the client said cache_prompt:false */
-    PROMPT_BAR_ECHO,        /* echo or prompt log-probabilities */
-    PROMPT_BAR_BATCH,       /* several prompts in one request */
-    PROMPT_BAR_MIXED        /* ids and text mixed in one prompt */
+    PROMPT_BAR_UNREADABLE, /* see prompt.why */
+    PROMPT_BAR_NO_CACHE,   /* the client said cache_prompt:false */
+    PROMPT_BAR_ECHO,       /* echo or prompt log-probabilities */
+    PROMPT_BAR_BATCH,      /* several prompts in one request */
+    PROMPT_BAR_MIXED       /* ids and text mixed in one prompt */
 };
 
 /* A noted piece of the body: a JSON value, quotes or brackets included. */
@@ -93,17 +93,17 @@ struct prompt {
     size_t why_at;   /* offset in the body */
 
     bool stream;
-    bool include_usage;     /* stream_options.include_usage:true */
-    bool has_id_slot;       /* the client pinned a slot itself */
+    bool include_usage; /* stream_options.include_usage:true */
+    bool has_id_slot;   /* the client pinned a slot itself */
     bool has_cache_prompt;
-    bool has_lora;          /* per-request adapters: part of the root, see prompt_emit */
+    bool has_lora; /* per-request adapters: part of the root, see prompt_emit */
     bool has_media;
     int64_t id_slot;
-    int64_t n;              /* answers asked for: n or n_cmpl, 1 where absent */
-    int64_t max_tokens;     /* max_tokens, max_completion_tokens, n_predict; -1 unknown */
-    struct slice model;     /* raw text between the quotes of "model", may hold escapes */
-    size_t splice_at;       /* behind the opening brace: where fields can be put in */
-    bool splice_comma;      /* the object is not empty: such a field needs a comma */
+    int64_t n;          /* answers asked for: n or n_cmpl, 1 where absent */
+    int64_t max_tokens; /* max_tokens, max_completion_tokens, n_predict; -1 unknown */
+    struct slice model; /* raw text between the quotes of "model", may hold escapes */
+    size_t splice_at;   /* behind the opening brace: where fields can be put in */
+    bool splice_comma;  /* the object is not empty: such a field needs a comma */
 
     uint32_t *ids; /* a prompt of token ids, else NULL; owned */
     size_t n_ids;

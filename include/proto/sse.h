@@ -19,8 +19,8 @@
 typedef void (*sse_event_cb)(void *arg, struct slice name, struct slice data);
 
 struct sse {
-    struct buf line;  /* unfinished line */
-    struct buf data;  /* data lines of the unfinished event */
+    struct buf line; /* unfinished line */
+    struct buf data; /* data lines of the unfinished event */
     struct buf name;
     bool has_data;
     bool after_cr;    /* a LF that follows belongs to the CR before it */

@@ -20,26 +20,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PLAN_LONG_TOKENS 512       /* a prefill from here on is long */
-#define PLAN_NEIGHBOUR_ABOVE 0.3   /* share of a higher slot's prefill that is waited for */
+#define PLAN_LONG_TOKENS 512     /* a prefill from here on is long */
+#define PLAN_NEIGHBOUR_ABOVE 0.3 /* share of a higher slot's prefill that is waited for */
 
 struct plan_slot {
     bool idle;
     uint32_t resident_tokens; /* of this prompt, already in the slot */
     uint32_t held_tokens;     /* in the slot altogether */
-    uint32_t unsaved_tokens;  /* held, not resident for this prompt, stored nowhere else */
-    uint32_t prefill_tokens;  /* still to prefill for the request that runs here */
+    uint32_t unsaved_tokens; /* held, not resident for this prompt, stored nowhere else */
+    uint32_t prefill_tokens; /* still to prefill for the request that runs here */
     uint64_t last_used_us;
 };
 
 struct plan_question {
     const struct plan_slot *slots;
     size_t n_slots;
-    int pinned;                  /* only this slot; -1: any */
-    uint32_t prompt_tokens;      /* estimated */
-    uint32_t restorable_tokens;  /* that the store could put back; 0: none */
+    int pinned;                 /* only this slot; -1: any */
+    uint32_t prompt_tokens;     /* estimated */
+    uint32_t restorable_tokens; /* that the store could put back; 0: none */
     double restore_ms_per_token;
-    double ms_per_token;         /* of prefill */
+    double ms_per_token; /* of prefill */
 };
 
 struct plan_choice {
@@ -55,8 +55,8 @@ struct plan_choice plan_choose(const struct plan_question *q);
  * meanwhile, so `busy_slots` other requests lose bytes / rate each.
  */
 struct plan_save {
-    uint32_t new_tokens;  /* that the store lacks */
-    uint32_t all_tokens;  /* in the slot: what is written */
+    uint32_t new_tokens; /* that the store lacks */
+    uint32_t all_tokens; /* in the slot: what is written */
     uint32_t block_tokens;
     uint64_t token_bytes;
     unsigned busy_slots;

@@ -54,7 +54,8 @@ void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_by
 
 /* Tokens of the leading stored blocks of the path to `m`, at most `max_tokens` rounded up
  * to a whole block. */
-uint32_t cache_restorable(struct cache *c, const struct tree_mark *m, uint32_t max_tokens);
+uint32_t cache_restorable(struct cache *c, const struct tree_mark *m,
+                          uint32_t max_tokens);
 
 /* Fetches these leading blocks, verified. The callback owns the references; it gets fewer
  * tokens than asked where blocks were damaged or missing (they have left the tree then).
@@ -73,7 +74,8 @@ size_t cache_insert(struct cache *c, struct hash128 fingerprint,
 
 /* Stores new blocks of the sequence that ends at `m`; they become restorable when
  * written. Takes the references over, unpins and clears `m`. */
-void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks, size_t n);
+void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks,
+               size_t n);
 
 /* index_learn() and the entry in prompts.log. */
 void cache_learn(struct cache *c, struct hash128 fingerprint,
