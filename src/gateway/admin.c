@@ -31,7 +31,7 @@ static json_t *replica_json(const struct request_target *t)
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
     for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
-        json_object_set_new(failures, restore_failure_name(i),
+        json_object_set_new(failures, restore_failure_name((enum restore_failure)i),
                             json_integer((json_int_t)r->n.restore_failures[i]));
     json_object_set_new(o, "restore_failures", failures);
     r->driver->describe(r->state, o);
@@ -92,7 +92,7 @@ static json_t *stats_page(const struct admin_world *w)
         json_array_append_new(replicas, replica_json(&rw->targets[i]));
     for (size_t i = 0; i < REQUEST_STATE_COUNT; i++) {
         in_flight += rw->in_state[i];
-        json_object_set_new(states, request_state_name(i), json_integer(rw->in_state[i]));
+        json_object_set_new(states, request_state_name((enum request_state)i), json_integer(rw->in_state[i]));
     }
     json_object_set_new(total, "in_flight", json_integer(in_flight));
     json_object_set_new(total, "states", states);

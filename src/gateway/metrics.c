@@ -151,7 +151,7 @@ static void put_replicas(const struct request_world *w, struct buf *out)
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
             put_value(out, "incipit_restore_failures_total", w->targets[k].replica, "reason",
-                      restore_failure_name(i), w->targets[k].replica->n.restore_failures[i]);
+                      restore_failure_name((enum restore_failure)i), w->targets[k].replica->n.restore_failures[i]);
     put_head(out, "incipit_replica_mode", "gauge", "0 down, 1 starting, 2 observe, 3 store.");
     for (size_t k = 0; k < w->n_targets; k++)
         put_value(out, "incipit_replica_mode", w->targets[k].replica, NULL, NULL,
@@ -237,5 +237,5 @@ void metrics_write(const struct admin_world *w, struct buf *out)
     put_head(out, "incipit_requests_in_state", "gauge", "Requests under way, by state.");
     for (size_t i = 0; i < REQUEST_STATE_COUNT; i++)
         buf_printf(out, "incipit_requests_in_state{state=\"%s\"} %u\n",
-                   request_state_name(i), rw->in_state[i]);
+                   request_state_name((enum request_state)i), rw->in_state[i]);
 }
