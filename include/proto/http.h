@@ -43,6 +43,7 @@ struct http_head {
     struct slice method; /* requests; any token, case kept */
     struct slice target; /* requests: byte for byte as sent, query included */
     int status;          /* answers */
+    struct slice reason; /* answers; may be empty */
     int minor;           /* of HTTP/1.minor; 2 to 9 are to be treated as 1 */
     struct http_header *headers;
     size_t n_headers;

@@ -35,20 +35,27 @@ void lesson_free(struct lesson *ls)
     free(ls);
 }
 
+/* Root of the chain of its blocks: the model, and what of the request changes the KV. */
+static struct hash128 kv_root_of(const struct llama *l, const struct job *job)
+{
+    struct buf b = {0};
+    buf_append_str(&b, "kv");
+    buf_append(&b, &l->fingerprint, sizeof(l->fingerprint));
+    buf_append_slice(&b, job->kv_root);
+    const struct hash128 root = chain_hash(cache_key(l->r->cache), buf_slice(&b));
+    buf_free(&b);
+    return root;
+}
+
 /* What a job's prompt and answer are by text; counts are added when they are known. */
 struct lesson *lesson_new(struct llama *l, const struct job *job)
 {
     struct lesson *ls = mem_zalloc(sizeof(*ls));
-    struct buf root = {0};
     ls->n = job->pieces->n;
     ls->n_prompt = job->n_prompt_pieces;
     ls->v = mem_array(ls->n + 1, sizeof(*ls->v));
     memcpy(ls->v, job->pieces->v, ls->n * sizeof(*ls->v));
-    buf_append_str(&root, "kv");
-    buf_append(&root, &l->fingerprint, sizeof(l->fingerprint));
-    buf_append_slice(&root, job->kv_root);
-    ls->kv_root = chain_hash(cache_key(l->r->cache), buf_slice(&root));
-    buf_free(&root);
+    ls->kv_root = kv_root_of(l, job);
     return ls;
 }
 
@@ -100,6 +107,26 @@ static bool is_current(const struct llama *l, const struct job *job)
     return job->cacheable && hash128_eq(job->seed, l->r->seed);
 }
 
+/* Token ids need no estimate: they match blocks directly. */
+static void match_ids(struct llama *l, const struct job *job, struct index_hit *hit)
+{
+    struct cache *c = l->r->cache;
+    const uint32_t bt = cache_block_tokens(c);
+    const struct prompt *p = job->prompt;
+    struct hash128 *chain = mem_array(p->n_ids / bt + 1, sizeof(*chain));
+    struct tree_mark m = {0};
+    const size_t n =
+        chain_blocks(cache_key(c), kv_root_of(l, job), p->ids, p->n_ids, bt, chain);
+    const uint32_t tokens = (uint32_t)tree_match(cache_tree(c), chain, n, p->ids, &m) * bt;
+    if (tokens >= hit->low) {
+        tree_mark_copy(cache_tree(c), &hit->at, &m);
+        hit->low = hit->high = tokens;
+        hit->reach = (uint32_t)tree_mark_down(cache_tree(c), &hit->at, tokens + bt);
+    }
+    tree_mark_clear(cache_tree(c), &m);
+    free(chain);
+}
+
 static void look_up(struct llama *l, struct job *job, struct prospect *p)
 {
     memset(p, 0, sizeof(*p));
@@ -107,10 +134,12 @@ static void look_up(struct llama *l, struct job *job, struct prospect *p)
     if (!is_current(l, job) || !job->pieces->n)
         return;
     index_find(cache_index(l->r->cache), job->pieces->v, job->pieces->n, &p->hit);
+    if (job->prompt->n_ids)
+        match_ids(l, job, &p->hit);
     p->known = (p->hit.low + p->hit.high) / 2;
     if (p->prompt_tokens < p->hit.low)
         p->prompt_tokens = p->hit.high;
-    if (!l->store_on || !p->hit.n_pieces)
+    if (!l->store_on || !p->hit.at.node)
         return;
     uint32_t most = p->hit.reach;
     if (l->n_ctx > SLOT_RESERVE && most > l->n_ctx - SLOT_RESERVE)
@@ -485,7 +514,7 @@ static void leave(void *state, struct job *job)
 static void learn_rates(struct llama *l, const struct job *job)
 {
     const struct answer_facts *f = job->facts;
-    if (f->prompt_tokens > 0 && job->text_bytes > 512)
+    if (f->prompt_tokens > 0 && job->text_bytes > 512 && !job->prompt->n_ids)
         l->r->bytes_per_token +=
             LEARN_RATE *
             ((double)job->text_bytes / (double)f->prompt_tokens - l->r->bytes_per_token);
@@ -530,11 +559,28 @@ static struct lesson *lesson_of(struct llama *l, const struct job *job)
     return ls;
 }
 
+/* A prompt that is not going to be saved is known by text all the same, up to the blocks
+ * that its start has in the tree. */
+static void learn_text(struct llama *l, const struct lesson *ls)
+{
+    struct index_hit hit = {0};
+    index_find(cache_index(l->r->cache), ls->v, ls->n, &hit);
+    const struct index_lesson lesson = {.v = ls->v,
+                                        .n = ls->n,
+                                        .n_prompt = ls->n_prompt,
+                                        .prompt_tokens = ls->prompt_tokens,
+                                        .end = hit.at.node ? &hit.at : NULL};
+    cache_learn(l->r->cache, l->fingerprint, &lesson);
+    tree_mark_clear(cache_tree(l->r->cache), &hit.at);
+}
+
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls)
 {
     llama_holds(l, s, ls, ls->total_tokens);
     s->unsaved = ls->saveable && l->store_on &&
                  ls->total_tokens >= ls->known_tokens + cache_block_tokens(l->r->cache);
+    if (!s->unsaved)
+        learn_text(l, ls);
 }
 
 static void done(void *state, struct job *job)

@@ -43,7 +43,7 @@ struct learn {
     uint32_t tail;
     struct tree_mark end;
     struct store_block **blocks; /* the new ones */
-    size_t first_new, n_new;
+    size_t first_new, n_wanted, n_new; /* wanted: what the budgets allow */
     struct err err;
 };
 
@@ -112,8 +112,7 @@ static void run_cut(void *arg)
 {
     struct learn *op = arg;
     const uint32_t bt = cache_block_tokens(op->l->r->cache);
-    const size_t total = op->n_full + (op->tail ? 1 : 0);
-    for (size_t i = op->first_new; i < total && op->n_new < total - op->first_new; i++) {
+    for (size_t i = op->first_new; op->n_new < op->n_wanted; i++) {
         const uint32_t n = i < op->n_full ? bt : op->tail;
         const struct store_head head = {
             .fingerprint = op->fingerprint,
@@ -154,9 +153,9 @@ static void on_parsed(void *arg)
                                     .tokens = op->tokens,
                                     .tail_tokens = op->tail,
                                     .token_bytes = op->file->frame.token_bytes};
-    const size_t n_new = cache_insert(l->r->cache, op->fingerprint, &s, &op->end);
-    op->first_new = tree_mark_blocks(&op->end) - n_new;
-    op->blocks = mem_array(n_new + 1, sizeof(*op->blocks));
+    op->n_wanted = cache_insert(l->r->cache, op->fingerprint, &s, &op->end);
+    op->first_new = tree_mark_blocks(&op->end) - op->n_wanted;
+    op->blocks = mem_array(op->n_wanted + 1, sizeof(*op->blocks));
     workers_submit(l->r->workers, run_cut, on_cut, op);
 }
 

@@ -95,7 +95,7 @@ static void done(void *state, struct job *job)
         return;
     const struct answer_facts *f = job->facts;
     const bool counted = f && f->prompt_tokens > 0;
-    if (counted && job->text_bytes > 256)
+    if (counted && job->text_bytes > 256 && !job->prompt->n_ids)
         o->r->bytes_per_token = (double)job->text_bytes / (double)f->prompt_tokens;
     const struct index_lesson lesson = {
         .v = job->pieces->v,

@@ -156,11 +156,18 @@ static void drop_connection(struct call *c)
     c->at = NULL;
 }
 
+/* From here on the upstream does not know the call any more. */
+static void detach_call(struct call *c)
+{
+    list_del(&c->link);
+    c->u->stats.active--;
+}
+
 static void free_call(struct call *c)
 {
     assert(!c->at);
-    list_del(&c->link);
-    c->u->stats.active--;
+    if (!c->cancelled)
+        detach_call(c);
     timer_fini(&c->timer);
     http_parser_free(c->parser);
     buf_free(&c->head);
@@ -375,7 +382,7 @@ static void read_answer(struct call *c)
     while (!c->cancelled && !c->paused) {
         struct slice in = conn_input(c->at->conn), data = {0};
         size_t used = 0;
-        if (!in.len)
+        if (!in.len && !c->answered) /* once it has begun, the end may follow the head */
             return;
         if (!c->answered) {
             c->answered = true;
@@ -478,9 +485,10 @@ void call_cancel(struct call *c)
 {
     if (c->cancelled)
         return;
-    c->cancelled = true;
     timer_stop(&c->timer);
     drop_connection(c);
+    detach_call(c); /* the upstream may be freed before the next turn */
+    c->cancelled = true;
     if (!c->resuming) /* else on_resumed() frees it */
         loop_defer(c->u->loop, on_cancelled, c);
 }

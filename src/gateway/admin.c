@@ -131,8 +131,8 @@ static void on_readyz(const struct admin_world *w, struct front_request *rq)
     bool ready = false;
     for (size_t i = 0; i < w->requests->n_targets; i++)
         ready |= w->requests->targets[i].replica->mode >= REPLICA_OBSERVE;
-    reply_json(rq, ready ? 200 : 503,
-               json_pack("{s:s}", "status", ready ? "ready" : "no replica is ready"));
+    const char *status = w->draining ? "stopping" : ready ? "ready" : "no replica is ready";
+    reply_json(rq, ready && !w->draining ? 200 : 503, json_pack("{s:s}", "status", status));
 }
 
 static void on_metrics(const struct admin_world *w, struct front_request *rq)

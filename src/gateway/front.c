@@ -243,7 +243,7 @@ static void read_request(struct front_request *rq)
     while (rq->state < CLIENT_OWNED) {
         struct slice in = conn_input(rq->conn), data = {0};
         size_t used = 0;
-        if (!in.len)
+        if (!in.len && rq->state != CLIENT_BODY) /* there the end may follow the head */
             return;
         if (rq->state == CLIENT_IDLE)
             enter(rq, CLIENT_HEAD, rq->front->o.head_ms);

@@ -210,7 +210,7 @@ static void on_stop_signal(void *arg)
         log_event(LOG_WARN, "stop", "how", "%s", "at once", NULL);
         _Exit(1);
     }
-    g->stopping = true;
+    g->stopping = g->admin.draining = true;
     log_event(LOG_INFO, "stop", "how", "%s", "draining", NULL);
     timer_start(&g->deadline, g->o->timeouts_drain_ms);
     front_drain(g->front, on_drained, g);

@@ -8,12 +8,23 @@ static bool is(struct slice name, const char *text)
     return slice_eq_nocase(name, slice_of(text));
 }
 
+/* The absolute form does not choose an engine: what goes on is path and query. */
+static struct slice origin_form(struct slice target)
+{
+    if (target.len < 7 || strncasecmp(target.ptr, "http://", 7) != 0)
+        return target;
+    const char *path = memchr(target.ptr + 7, '/', target.len - 7);
+    if (!path)
+        return SLICE_LIT("/");
+    return slice_make(path, target.len - (size_t)(path - target.ptr));
+}
+
 void headers_to_engine(struct buf *out, const struct http_head *h, const struct upstream *u,
                        size_t length)
 {
     buf_append_slice(out, h->method);
     buf_printf(out, " %s", upstream_prefix(u));
-    buf_append_slice(out, h->target);
+    buf_append_slice(out, origin_form(h->target));
     buf_printf(out, " HTTP/1.1\r\nHost: %s\r\n", upstream_host(u));
     for (size_t i = 0; i < h->n_headers; i++) {
         const struct http_header *x = &h->headers[i];

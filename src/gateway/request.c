@@ -33,6 +33,8 @@
 #include "gateway/headers.h"
 #include "gateway/routes.h"
 
+#define IDS_TAG 0x80 /* a part of token ids, told apart from all parts of text */
+
 struct request {
     struct request_world *w;
     struct front_request *client; /* NULL once it has gone or was answered */
@@ -195,7 +197,7 @@ static void add_answer(struct request *rq)
         return;
     if (api == PROMPT_CHAT || api == PROMPT_MESSAGES) {
         prompt_emit_answer(api, text, &sink);
-    } else if (text->content.ptr) {
+    } else if (text->content.ptr && !rq->prompt.n_ids) {
         pieces_reopen(&rq->pieces);
         pieces_bytes(&rq->pieces, text->content.ptr, text->content.len);
         pieces_end(&rq->pieces);
@@ -293,6 +295,7 @@ static void on_head(void *arg, const struct http_head *h)
     const bool is_head = slice_eq(front_head(rq->client)->method, SLICE_LIT("HEAD"));
     const struct front_answer a = {
         .status = h->status,
+        .reason = h->reason,
         .headers = buf_slice(&out),
         .length = headers_length(h, is_head),
         .bodiless = is_head || h->body == HTTP_BODY_NONE};
@@ -439,6 +442,12 @@ static void inspect(struct request *rq, struct replica *r)
     prompt_kv_root(&rq->prompt, &rq->kv_root);
     rq->job.kv_root = buf_slice(&rq->kv_root);
     prompt_emit(&rq->prompt, r->order, &sink);
+    if (rq->prompt.n_ids) { /* ids are as good as text: four bytes a token */
+        pieces_begin(&rq->pieces, PIECES_TEXT, IDS_TAG);
+        pieces_bytes(&rq->pieces, (const char *)rq->prompt.ids,
+                     rq->prompt.n_ids * sizeof(*rq->prompt.ids));
+        pieces_end(&rq->pieces);
+    }
     rq->job.n_prompt_pieces = rq->pieces.n;
     rq->job.text_bytes =
         rq->pieces.n ? rq->pieces.v[rq->pieces.n - 1].end_bytes : rq->body_bytes;

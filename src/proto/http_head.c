@@ -143,6 +143,8 @@ static enum http_fault read_status_line(struct slice line, struct http_head *h)
         !is_digit(code[2]) || (line.len > version + 4 && code[3] != ' '))
         return HTTP_FAULT_START_LINE;
     h->status = (code[0] - '0') * 100 + (code[1] - '0') * 10 + (code[2] - '0');
+    if (line.len > version + 4)
+        h->reason = slice_trim(slice_make(code + 4, line.len - version - 5));
     return h->status >= 100 && h->status < 600 ? HTTP_FAULT_NONE : HTTP_FAULT_START_LINE;
 }
 
