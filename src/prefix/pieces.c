@@ -115,7 +115,7 @@ static void stream_end(struct pieces *p)
     p->head.check = XXH3_64bits_digest(p->stream->check);
 }
 
-/* ---- text: links of PIECE_BYTES and a closing one ------------------------------------ */
+/* ---- text: links of PIECE_BYTES and a closing one --------------------------------- */
 
 static void text_bytes(struct pieces *p, const char *ptr, size_t len)
 {
@@ -145,7 +145,7 @@ static void text_end(struct pieces *p)
     add_piece(p, true);
 }
 
-/* ---- the interface --------------------------------------------------------------------- */
+/* ---- the interface ----------------------------------------------------------------- */
 
 void pieces_init(struct pieces *p, const struct chain_key *key, struct slice seed)
 {
