@@ -33,7 +33,8 @@ enum stats_outcome {
 
 #define STATS_MISSES(X)                                                                  \
     X("first-sight")                                                                     \
-    X("too-short") X("evicted") X("not-held-here") X("restore-failed") X("uncacheable")  \
+    X("too-short")                                                                       \
+    X("evicted") X("not-held-here") X("restore-failed") X("uncacheable")                 \
         X("engine-refused")
 #define STATS_MISS_KINDS 7
 

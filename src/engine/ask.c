@@ -81,7 +81,8 @@ struct ask *ask_json(struct upstream *u, const char *path, const char *body,
     timer_init(&a->timer, l, on_timeout, a);
     timer_start(&a->timer, timeout_ms);
     buf_printf(&head, "%s %s%s HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\n%s",
-               body ? "POST" : "GET", upstream_prefix(u), path, upstream_host(u), headers);
+               body ? "POST" : "GET", upstream_prefix(u), path, upstream_host(u),
+               headers);
     if (body)
         buf_printf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
                    strlen(body));

@@ -39,8 +39,8 @@ void replica_set_mode(struct replica *r, enum replica_mode mode, const char *fmt
         return;
     r->mode = mode;
     memcpy(r->mode_reason, reason, sizeof(reason));
-    log_event(mode == REPLICA_DOWN ? LOG_WARN : LOG_INFO, "replica", "name", "%s", r->name,
-              "driver", "%s", r->driver ? r->driver->name : "auto", "mode", "%s",
+    log_event(mode == REPLICA_DOWN ? LOG_WARN : LOG_INFO, "replica", "name", "%s",
+              r->name, "driver", "%s", r->driver ? r->driver->name : "auto", "mode", "%s",
               names[mode], "why", "%s", reason, NULL);
     if (r->on_mode)
         r->on_mode(r->arg, r);

@@ -41,28 +41,28 @@ struct lesson {
     uint32_t total_tokens;  /* that the slot should hold: prompt + generated − 1 */
     uint32_t known_tokens;  /* of these, already in the store */
     struct hash128 kv_root;
-    bool saveable;          /* may be cut into blocks: no media, whole answer */
+    bool saveable; /* may be cut into blocks: no media, whole answer */
 };
 
 struct llama_slot {
     int id;
     enum slot_state state;
-    struct job *job;       /* while OWNED; NULL when the owner is a dead job's restore */
-    struct lesson *holds;  /* what its content is, by text; NULL: unknown or empty */
-    bool unsaved;          /* holds more than the store has, worth a look when idle */
-    uint32_t tokens;       /* that it holds; 0 unknown or empty */
-    uint32_t prefill;      /* tokens that its job still has to prefill, estimate */
+    struct job *job;      /* while OWNED; NULL when the owner is a dead job's restore */
+    struct lesson *holds; /* what its content is, by text; NULL: unknown or empty */
+    bool unsaved;         /* holds more than the store has, worth a look when idle */
+    uint32_t tokens;      /* that it holds; 0 unknown or empty */
+    uint32_t prefill;     /* tokens that its job still has to prefill, estimate */
     uint64_t last_used_us;
-    int64_t task;          /* id_task as the engine told last, -1 none */
-    bool processing;       /* as the engine told last */
-    bool moved;            /* its task changed with the last answer */
+    int64_t task;    /* id_task as the engine told last, -1 none */
+    bool processing; /* as the engine told last */
+    bool moved;      /* its task changed with the last answer */
 };
 
 /* An unpinned job: which slot did the engine give it? Nothing else is placed until that
  * is known. */
 struct binding {
     bool active;
-    struct job *job;       /* NULL once it has ended */
+    struct job *job; /* NULL once it has ended */
     bool ended, broken;
     struct lesson *lesson; /* of an ended one */
     unsigned polls;
@@ -107,7 +107,8 @@ struct llama {
 void llama_pump(struct llama *l);
 void llama_job_ready(struct llama *l, struct job *job);
 void llama_forget(struct llama *l, struct llama_slot *s);
-void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what, uint32_t tokens);
+void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what,
+                 uint32_t tokens);
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls);
 void llama_make_zombie(struct llama *l, struct llama_slot *s);
 void llama_down(struct llama *l, const char *why);

@@ -28,8 +28,8 @@
 struct learn {
     struct llama *l;
     struct llama_slot *slot;
-    struct lesson *what; /* a copy of what the slot holds */
-    struct lesson *held; /* the slot's own, to see whether it still holds it */
+    struct lesson *what;        /* a copy of what the slot holds */
+    struct lesson *held;        /* the slot's own, to see whether it still holds it */
     struct hash128 fingerprint; /* of the engine that saves it */
     uint64_t start_us, saved_bytes;
     char *path, name[64];
@@ -42,7 +42,7 @@ struct learn {
     size_t n_full;
     uint32_t tail;
     struct tree_mark end;
-    struct store_block **blocks; /* the new ones */
+    struct store_block **blocks;       /* the new ones */
     size_t first_new, n_wanted, n_new; /* wanted: what the budgets allow */
     struct err err;
 };
@@ -114,13 +114,13 @@ static void run_cut(void *arg)
     const uint32_t bt = cache_block_tokens(op->l->r->cache);
     for (size_t i = op->first_new; op->n_new < op->n_wanted; i++) {
         const uint32_t n = i < op->n_full ? bt : op->tail;
-        const struct store_head head = {
-            .fingerprint = op->fingerprint,
-            .hash = op->chain[i],
-            .parent = i ? op->chain[i - 1] : op->what->kv_root,
-            .index = (uint32_t)i,
-            .n_tokens = n,
-            .rows_bytes = n * op->file->frame.token_bytes};
+        const struct store_head head = {.fingerprint = op->fingerprint,
+                                        .hash = op->chain[i],
+                                        .parent =
+                                            i ? op->chain[i - 1] : op->what->kv_root,
+                                        .index = (uint32_t)i,
+                                        .n_tokens = n,
+                                        .rows_bytes = n * op->file->frame.token_bytes};
         uint32_t *tokens;
         unsigned char *rows;
         struct store_block *b = store_block_new(&head, &tokens, &rows);
@@ -189,7 +189,8 @@ static void run_parse(void *arg)
     if (fd < 0 || fstat(fd, &st) != 0) {
         err_errno(&op->err, "opening the saved slot %s", op->name);
     } else if ((uint64_t)st.st_size != op->saved_bytes || !st.st_size) {
-        err_set(&op->err, ERR_FORMAT, "the saved slot has %lld bytes, the engine wrote %llu",
+        err_set(&op->err, ERR_FORMAT,
+                "the saved slot has %lld bytes, the engine wrote %llu",
                 (long long)st.st_size, (unsigned long long)op->saved_bytes);
     } else {
         op->map_size = (size_t)st.st_size;
@@ -224,7 +225,8 @@ static void on_saved(void *arg, int status, json_t *doc, const struct err *err)
     op->saved_bytes = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
     const double ms = (double)(loop_now_us(l->r->loop) - op->start_us) / 1e3;
     if (ms > 1 && op->saved_bytes > 1000000)
-        l->save_bytes_per_ms += 0.2 * ((double)op->saved_bytes / ms - l->save_bytes_per_ms);
+        l->save_bytes_per_ms +=
+            0.2 * ((double)op->saved_bytes / ms - l->save_bytes_per_ms);
     workers_submit(l->r->workers, run_parse, on_parsed, op);
     llama_pump(l);
 }

@@ -97,11 +97,11 @@ static void done(void *state, struct job *job)
     const bool counted = f && f->prompt_tokens > 0;
     if (counted && job->text_bytes > 256 && !job->prompt->n_ids)
         o->r->bytes_per_token = (double)job->text_bytes / (double)f->prompt_tokens;
-    const struct index_lesson lesson = {
-        .v = job->pieces->v,
-        .n = job->pieces->n,
-        .n_prompt = job->n_prompt_pieces,
-        .prompt_tokens = counted ? (uint32_t)f->prompt_tokens : 0};
+    const struct index_lesson lesson = {.v = job->pieces->v,
+                                        .n = job->pieces->n,
+                                        .n_prompt = job->n_prompt_pieces,
+                                        .prompt_tokens =
+                                            counted ? (uint32_t)f->prompt_tokens : 0};
     cache_learn(o->r->cache, o->r->seed, &lesson);
 }
 

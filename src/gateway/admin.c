@@ -22,12 +22,10 @@ static json_t *replica_json(const struct request_target *t)
     const struct {
         const char *name;
         uint64_t value;
-    } counts[] = {{"restores", r->n.restores},
-                  {"saves", r->n.saves},
-                  {"saves_skipped", r->n.saves_skipped},
-                  {"save_failures", r->n.save_failures},
-                  {"restarts", r->n.restarts},
-                  {"binds_lost", r->n.binds_lost}};
+    } counts[] = {
+        {"restores", r->n.restores},           {"saves", r->n.saves},
+        {"saves_skipped", r->n.saves_skipped}, {"save_failures", r->n.save_failures},
+        {"restarts", r->n.restarts},           {"binds_lost", r->n.binds_lost}};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
     for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
@@ -48,13 +46,14 @@ static json_t *integers(const char *const *names, const uint64_t *values, size_t
 
 static json_t *tree_json(struct cache *c)
 {
-    static const char *const names[] = {"blocks",    "nodes",    "bytes",      "tokens",
-                                        "inserted",  "evicted",  "dropped",    "collisions",
-                                        "index_bytes", "token_id_bytes"};
+    static const char *const names[] = {
+        "blocks",  "nodes",   "bytes",      "tokens",      "inserted",
+        "evicted", "dropped", "collisions", "index_bytes", "token_id_bytes"};
     struct tree_stats s;
     tree_stats(cache_tree(c), &s);
-    const uint64_t v[] = {s.blocks,  s.nodes,   s.bytes,      s.tokens,      s.inserted,
-                          s.evicted, s.dropped, s.collisions, s.index_bytes, s.token_id_bytes};
+    const uint64_t v[] = {s.blocks,      s.nodes,         s.bytes,   s.tokens,
+                          s.inserted,    s.evicted,       s.dropped, s.collisions,
+                          s.index_bytes, s.token_id_bytes};
     return integers(names, v, sizeof(v) / sizeof(v[0]));
 }
 
@@ -69,16 +68,16 @@ static json_t *index_json(struct cache *c)
 
 static json_t *store_json(struct cache *c)
 {
-    static const char *const names[] = {"blocks",  "bytes",     "ram_blocks", "ram_bytes",
-                                        "disk_blocks", "disk_bytes", "damaged", "missing",
-                                        "write_errors", "evicted", "ram_hits", "disk_hits"};
+    static const char *const names[] = {
+        "blocks",  "bytes",   "ram_blocks",   "ram_bytes", "disk_blocks", "disk_bytes",
+        "damaged", "missing", "write_errors", "evicted",   "ram_hits",    "disk_hits"};
     struct store_stats s;
     struct tree_stats t;
     store_stats(cache_store(c), &s);
     tree_stats(cache_tree(c), &t);
-    const uint64_t v[] = {t.blocks,      t.bytes,      s.ram_blocks, s.ram_bytes,
-                          s.disk_blocks, s.disk_bytes, s.damaged,    s.missing,
-                          s.write_errors, t.evicted,   s.ram_hits,   s.disk_hits};
+    const uint64_t v[] = {t.blocks,       t.bytes,      s.ram_blocks, s.ram_bytes,
+                          s.disk_blocks,  s.disk_bytes, s.damaged,    s.missing,
+                          s.write_errors, t.evicted,    s.ram_hits,   s.disk_hits};
     return integers(names, v, sizeof(v) / sizeof(v[0]));
 }
 
@@ -92,7 +91,8 @@ static json_t *stats_page(const struct admin_world *w)
         json_array_append_new(replicas, replica_json(&rw->targets[i]));
     for (size_t i = 0; i < REQUEST_STATE_COUNT; i++) {
         in_flight += rw->in_state[i];
-        json_object_set_new(states, request_state_name((enum request_state)i), json_integer(rw->in_state[i]));
+        json_object_set_new(states, request_state_name((enum request_state)i),
+                            json_integer(rw->in_state[i]));
     }
     json_object_set_new(total, "in_flight", json_integer(in_flight));
     json_object_set_new(total, "states", states);
@@ -105,7 +105,8 @@ static json_t *cache_page(const struct admin_world *w)
 {
     struct cache *c = w->requests->cache;
     return json_pack("{s:i,s:o,s:o,s:o}", "block_tokens", (int)cache_block_tokens(c),
-                     "tree", tree_json(c), "index", index_json(c), "store", store_json(c));
+                     "tree", tree_json(c), "index", index_json(c), "store",
+                     store_json(c));
 }
 
 static void reply_json(struct front_request *rq, int status, json_t *doc)
@@ -131,8 +132,11 @@ static void on_readyz(const struct admin_world *w, struct front_request *rq)
     bool ready = false;
     for (size_t i = 0; i < w->requests->n_targets; i++)
         ready |= w->requests->targets[i].replica->mode >= REPLICA_OBSERVE;
-    const char *status = w->draining ? "stopping" : ready ? "ready" : "no replica is ready";
-    reply_json(rq, ready && !w->draining ? 200 : 503, json_pack("{s:s}", "status", status));
+    const char *status = w->draining ? "stopping"
+                         : ready     ? "ready"
+                                     : "no replica is ready";
+    reply_json(rq, ready && !w->draining ? 200 : 503,
+               json_pack("{s:s}", "status", status));
 }
 
 static void on_metrics(const struct admin_world *w, struct front_request *rq)
@@ -177,7 +181,8 @@ void admin_answer(const struct admin_world *w, struct front_request *rq)
     if (query)
         path.len = (size_t)(query - path.ptr);
     front_set_events(rq, &events, NULL);
-    if (!slice_eq(h->method, SLICE_LIT("GET")) && !slice_eq(h->method, SLICE_LIT("HEAD"))) {
+    if (!slice_eq(h->method, SLICE_LIT("GET")) &&
+        !slice_eq(h->method, SLICE_LIT("HEAD"))) {
         front_error(rq, 405, "invalid_request_error", "the admin pages are read with GET",
                     SLICE_LIT("Allow: GET, HEAD\r\n"));
         return;

@@ -57,7 +57,7 @@ struct front_request {
     void *arg;
 
     bool started, chunked, bodiless, close_after, congested, gone;
-    int64_t left;        /* body bytes still owed of a sized answer; -1 unsized */
+    int64_t left; /* body bytes still owed of a sized answer; -1 unsized */
     uint64_t body_sent;
     bool parsing_queued; /* a deferred look at pipelined input is on its way */
 };
@@ -113,8 +113,8 @@ static void close_gently(struct conn *c)
 
 static void error_body(struct buf *b, int status, const char *type, const char *message)
 {
-    buf_printf(b, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"code\":%d}}\n", message,
-               type, status);
+    buf_printf(b, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"code\":%d}}\n",
+               message, type, status);
 }
 
 static void count_refusal(struct front *f, int status)
@@ -134,8 +134,8 @@ static void refuse(struct front_request *rq, int status, const char *message)
     count_refusal(rq->front, status);
     log_event(LOG_INFO, "refused", "status", "%d", status, "peer", "%s",
               conn_peer(rq->conn), "why", "%s", message, NULL);
-    error_body(&body, status, status == 503 ? "unavailable_error" : "invalid_request_error",
-               message);
+    error_body(&body, status,
+               status == 503 ? "unavailable_error" : "invalid_request_error", message);
     buf_printf(&head,
                "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
                "%zu\r\n%sConnection: close\r\n\r\n",
@@ -371,8 +371,7 @@ void front_drain(struct front *f, loop_cb done, void *arg)
     f->drained_arg = arg;
     listener_close(f->listener);
     f->listener = NULL;
-    LIST_EACH_SAFE(it, next, &f->clients)
-    {
+    LIST_EACH_SAFE (it, next, &f->clients) {
         struct front_request *rq = LIST_ENTRY(it, struct front_request, link);
         rq->close_after = true;
         if (rq->state == CLIENT_IDLE)

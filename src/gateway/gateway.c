@@ -64,13 +64,13 @@ static void on_admin_request(void *arg, struct front_request *rq)
 static int open_cache(struct gateway *g, struct err *e)
 {
     const struct options *o = g->o;
-    const struct cache_options co = {
-        .block_tokens = (uint32_t)o->block_tokens,
-        .max_blocks = o->tree_max_blocks,
-        .max_bytes = *o->store_dir ? o->store_max_bytes : o->store_ram_bytes,
-        .index_bytes = o->index_max_bytes,
-        .store = {.dir = *o->store_dir ? o->store_dir : NULL,
-                  .ram_bytes = o->store_ram_bytes}};
+    const struct cache_options co = {.block_tokens = (uint32_t)o->block_tokens,
+                                     .max_blocks = o->tree_max_blocks,
+                                     .max_bytes = *o->store_dir ? o->store_max_bytes
+                                                                : o->store_ram_bytes,
+                                     .index_bytes = o->index_max_bytes,
+                                     .store = {.dir = *o->store_dir ? o->store_dir : NULL,
+                                               .ram_bytes = o->store_ram_bytes}};
     g->cache = cache_open(&co, g->workers, e);
     return g->cache ? 0 : e->code;
 }
@@ -140,18 +140,18 @@ static void fill_worlds(struct gateway *g)
     uint64_t salt = 0;
     if (getrandom(&salt, sizeof(salt), GRND_NONBLOCK) != sizeof(salt))
         salt = loop_now_us(g->loop); /* only keeps ids of two runs apart */
-    g->requests = (struct request_world){
-        .loop = g->loop,
-        .cache = g->cache,
-        .targets = g->targets,
-        .n_targets = g->o->n_upstreams,
-        .total = &g->total,
-        .relay_admin_paths = g->o->admin_paths == OPTIONS_ADMIN_RELAY,
-        .cache_status = g->o->headers_cache_status,
-        .server_timing = g->o->headers_server_timing,
-        .access_log = g->o->log_access,
-        .next_id = 1,
-        .id_salt = salt};
+    g->requests = (struct request_world){.loop = g->loop,
+                                         .cache = g->cache,
+                                         .targets = g->targets,
+                                         .n_targets = g->o->n_upstreams,
+                                         .total = &g->total,
+                                         .relay_admin_paths =
+                                             g->o->admin_paths == OPTIONS_ADMIN_RELAY,
+                                         .cache_status = g->o->headers_cache_status,
+                                         .server_timing = g->o->headers_server_timing,
+                                         .access_log = g->o->log_access,
+                                         .next_id = 1,
+                                         .id_salt = salt};
     g->admin = (struct admin_world){
         .requests = &g->requests, .front = g->front, .start_us = loop_now_us(g->loop)};
 }

@@ -19,8 +19,8 @@ static struct slice origin_form(struct slice target)
     return slice_make(path, target.len - (size_t)(path - target.ptr));
 }
 
-void headers_to_engine(struct buf *out, const struct http_head *h, const struct upstream *u,
-                       size_t length)
+void headers_to_engine(struct buf *out, const struct http_head *h,
+                       const struct upstream *u, size_t length)
 {
     buf_append_slice(out, h->method);
     buf_printf(out, " %s", upstream_prefix(u));

@@ -21,11 +21,14 @@ struct counter_row {
 static const struct counter_row figures_rows[] = {
     {"incipit_requests_total", "Requests finished.", AT(requests)},
     {"incipit_generations_total", "Requests that generate.", AT(generations)},
-    {"incipit_uninspected_total", "Generations whose body was not read.", AT(uninspected)},
+    {"incipit_uninspected_total", "Generations whose body was not read.",
+     AT(uninspected)},
     {"incipit_ineligible_total", "Generations barred from caching.", AT(ineligible)},
-    {"incipit_counted_total", "Completed, with the engine's own token counts.", AT(counted)},
+    {"incipit_counted_total", "Completed, with the engine's own token counts.",
+     AT(counted)},
     {"incipit_hits_total", "Counted requests that reused at least a block.", AT(hits)},
-    {"incipit_prompt_tokens_total", "Prompt tokens of counted requests.", AT(prompt_tokens)},
+    {"incipit_prompt_tokens_total", "Prompt tokens of counted requests.",
+     AT(prompt_tokens)},
     {"incipit_available_tokens_total", "Predicted: shared with an earlier prompt.",
      AT(available_tokens)},
     {"incipit_captured_tokens_total", "Predicted: promised by the plan.",
@@ -37,13 +40,15 @@ static const struct counter_row figures_rows[] = {
     {"incipit_restored_tokens_total", "Delivered after blocks had been put back.",
      AT(restored_tokens)},
     {"incipit_generated_tokens_total", "Tokens generated.", AT(generated_tokens)},
-    {"incipit_implausible_total", "Answers with impossible token counts.", AT(implausible)},
+    {"incipit_implausible_total", "Answers with impossible token counts.",
+     AT(implausible)},
     {"incipit_unterminated_total", "Whole streams without a terminal event.",
      AT(unterminated)},
 };
 #undef AT
 
-static void put_head(struct buf *out, const char *name, const char *type, const char *help)
+static void put_head(struct buf *out, const char *name, const char *type,
+                     const char *help)
 {
     buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
@@ -91,7 +96,8 @@ static void put_outcomes(const struct request_world *w, struct buf *out)
         for (size_t i = 0; i < STATS_OUTCOMES; i++)
             put_value(out, "incipit_outcomes_total", w->targets[k].replica, "outcome",
                       outcomes[i], w->targets[k].figures.outcome[i]);
-    put_head(out, "incipit_misses_total", "counter", "Generations without reuse, by reason.");
+    put_head(out, "incipit_misses_total", "counter",
+             "Generations without reuse, by reason.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < STATS_MISS_KINDS; i++)
             put_value(out, "incipit_misses_total", w->targets[k].replica, "reason",
@@ -134,8 +140,10 @@ static void put_replicas(const struct request_world *w, struct buf *out)
 #define AT(field) offsetof(struct replica_counters, field)
         {"incipit_restores_total", "counter", "Restores done.", AT(restores)},
         {"incipit_saves_total", "counter", "Slots saved into blocks.", AT(saves)},
-        {"incipit_saves_skipped_total", "counter", "Saves not worth it.", AT(saves_skipped)},
-        {"incipit_save_failures_total", "counter", "Saves that failed.", AT(save_failures)},
+        {"incipit_saves_skipped_total", "counter", "Saves not worth it.",
+         AT(saves_skipped)},
+        {"incipit_save_failures_total", "counter", "Saves that failed.",
+         AT(save_failures)},
         {"incipit_engine_restarts_total", "counter", "Restarts noticed.", AT(restarts)},
 #undef AT
     };
@@ -150,9 +158,11 @@ static void put_replicas(const struct request_world *w, struct buf *out)
     put_head(out, "incipit_restore_failures_total", "counter", "Restores that failed.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
-            put_value(out, "incipit_restore_failures_total", w->targets[k].replica, "reason",
-                      restore_failure_name((enum restore_failure)i), w->targets[k].replica->n.restore_failures[i]);
-    put_head(out, "incipit_replica_mode", "gauge", "0 down, 1 starting, 2 observe, 3 store.");
+            put_value(out, "incipit_restore_failures_total", w->targets[k].replica,
+                      "reason", restore_failure_name((enum restore_failure)i),
+                      w->targets[k].replica->n.restore_failures[i]);
+    put_head(out, "incipit_replica_mode", "gauge",
+             "0 down, 1 starting, 2 observe, 3 store.");
     for (size_t k = 0; k < w->n_targets; k++)
         put_value(out, "incipit_replica_mode", w->targets[k].replica, NULL, NULL,
                   (uint64_t)w->targets[k].replica->mode);
@@ -182,15 +192,16 @@ static void put_cache(struct cache *c, struct buf *out)
     put_one(out, "incipit_tree_evicted_total", "counter", "Blocks evicted.", t.evicted);
     put_one(out, "incipit_index_entries", "gauge", "Prompt boundaries known.", x.entries);
     put_one(out, "incipit_index_bytes", "gauge", "Memory of the prompt index.", x.bytes);
-    put_one(out, "incipit_store_ram_bytes", "gauge", "Bytes of blocks in RAM.", s.ram_bytes);
+    put_one(out, "incipit_store_ram_bytes", "gauge", "Bytes of blocks in RAM.",
+            s.ram_bytes);
     put_one(out, "incipit_store_disk_bytes", "gauge", "Bytes of blocks on disk.",
             s.disk_bytes);
     put_one(out, "incipit_store_damaged_total", "counter", "Blocks put aside as damaged.",
             s.damaged);
     put_one(out, "incipit_store_missing_total", "counter", "Blocks gone when asked for.",
             s.missing);
-    put_one(out, "incipit_store_write_errors_total", "counter", "Blocks kept in RAM only.",
-            s.write_errors);
+    put_one(out, "incipit_store_write_errors_total", "counter",
+            "Blocks kept in RAM only.", s.write_errors);
 }
 
 static void put_front(const struct front *f, struct buf *out)
@@ -207,8 +218,8 @@ static void put_front(const struct front *f, struct buf *out)
                    {"503", s.refused_503}};
     put_one(out, "incipit_client_connections", "gauge", "Client connections open.",
             s.connections);
-    put_one(out, "incipit_client_accepted_total", "counter", "Client connections accepted.",
-            s.accepted);
+    put_one(out, "incipit_client_accepted_total", "counter",
+            "Client connections accepted.", s.accepted);
     put_one(out, "incipit_body_buffered_bytes", "gauge", "Request bodies in memory.",
             s.buffered_bytes);
     put_head(out, "incipit_refused_total", "counter", "Refused by the front, by status.");

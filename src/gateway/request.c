@@ -155,18 +155,19 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
         "completed", "refused-by-engine", "client-gone", "upstream-failed", "rejected"};
     const uint64_t *t = rq->stamp_us;
     const uint64_t sent = t[REQUEST_SEND];
-    log_event(LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status",
-              "%d", rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
-              rq->target ? rq->target->replica->name : "-", "slot", "%d",
-              rq->job.plan.slot, "in_bytes", "%zu", rq->body_bytes, "out_bytes", "%llu",
-              (unsigned long long)rq->out_bytes, "prompt_tokens", "%lld",
-              (long long)s->prompt_tokens, "cached_tokens", "%lld",
-              (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
-              "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
-              "ttft_ms", "%.1f", s->ttft_ms, "queue_ms", "%.1f",
-              ms_between(t[REQUEST_QUEUE], t[REQUEST_RESTORE] ? t[REQUEST_RESTORE] : sent),
-              "restore_ms", "%.1f", ms_between(t[REQUEST_RESTORE], sent), "total_ms",
-              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+    log_event(
+        LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status", "%d",
+        rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
+        rq->target ? rq->target->replica->name : "-", "slot", "%d", rq->job.plan.slot,
+        "in_bytes", "%zu", rq->body_bytes, "out_bytes", "%llu",
+        (unsigned long long)rq->out_bytes, "prompt_tokens", "%lld",
+        (long long)s->prompt_tokens, "cached_tokens", "%lld", (long long)s->cached_tokens,
+        "promised", "%lld", (long long)s->captured, "restored", "%d", (int)s->restored,
+        "miss", "%s", s->miss ? s->miss : "-", "ttft_ms", "%.1f", s->ttft_ms, "queue_ms",
+        "%.1f",
+        ms_between(t[REQUEST_QUEUE], t[REQUEST_RESTORE] ? t[REQUEST_RESTORE] : sent),
+        "restore_ms", "%.1f", ms_between(t[REQUEST_RESTORE], sent), "total_ms", "%.1f",
+        ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
 }
 
 static void emit_begin(void *ctx, enum prompt_part part)
@@ -293,12 +294,11 @@ static void on_head(void *arg, const struct http_head *h)
     if (rq->w->server_timing && rq->route.generates)
         headers_server_timing(&out, rq->stamp_us);
     const bool is_head = slice_eq(front_head(rq->client)->method, SLICE_LIT("HEAD"));
-    const struct front_answer a = {
-        .status = h->status,
-        .reason = h->reason,
-        .headers = buf_slice(&out),
-        .length = headers_length(h, is_head),
-        .bodiless = is_head || h->body == HTTP_BODY_NONE};
+    const struct front_answer a = {.status = h->status,
+                                   .reason = h->reason,
+                                   .headers = buf_slice(&out),
+                                   .length = headers_length(h, is_head),
+                                   .bodiless = is_head || h->body == HTTP_BODY_NONE};
     front_start(rq->client, &a);
     buf_free(&out);
 }
@@ -471,8 +471,9 @@ static void note_line(struct request *rq, const struct http_head *h)
 {
     const char *mark = memchr(h->target.ptr, '?', h->target.len);
     const size_t query = mark ? (size_t)(mark - h->target.ptr) : h->target.len;
-    snprintf(rq->line, sizeof(rq->line), "%.*s %.*s", (int)(h->method.len < 20 ? h->method.len : 20),
-             h->method.ptr, (int)(query < 120 ? query : 120), h->target.ptr);
+    snprintf(rq->line, sizeof(rq->line), "%.*s %.*s",
+             (int)(h->method.len < 20 ? h->method.len : 20), h->method.ptr,
+             (int)(query < 120 ? query : 120), h->target.ptr);
 }
 
 void request_start(struct request_world *w, struct front_request *client)
@@ -498,7 +499,8 @@ void request_start(struct request_world *w, struct front_request *client)
     }
     if (rq->route.refused && !w->relay_admin_paths) {
         reject(rq, 403, "permission_error",
-               "this path is the engine's own; admin_paths decides on it", STATS_REJECTED);
+               "this path is the engine's own; admin_paths decides on it",
+               STATS_REJECTED);
         return;
     }
     rq->target = choose_target(w);

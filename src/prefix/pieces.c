@@ -115,7 +115,7 @@ static void stream_end(struct pieces *p)
     p->head.check = XXH3_64bits_digest(p->stream->check);
 }
 
-/* ---- text: links of PIECE_BYTES and a closing one --------------------------------- */
+/* ---- text: links of PIECE_BYTES and a closing one ---------------------------------- */
 
 static void text_bytes(struct pieces *p, const char *ptr, size_t len)
 {

@@ -90,7 +90,7 @@ static inline uint64_t tree_chunk(uint64_t size)
     return size == 0 ? 0 : chunk < 32 ? 32 : chunk;
 }
 
-/* ---- tree_table.c: (parent, first chain hash) → node; of nodes that have a run ---- */
+/* ---- tree_table.c: (parent, first chain hash) → node; of nodes that have a run ----- */
 
 struct tree_node *tree_table_find(const struct tree_table *tt,
                                   const struct tree_node *parent, struct hash128 first);

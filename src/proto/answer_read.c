@@ -34,7 +34,7 @@ struct field {
     unsigned seen; /* with take NULL: where the value is remembered */
 };
 
-/* ---- walking ------------------------------------------------------------------------- */
+/* ---- walking ----------------------------------------------------------------------- */
 
 static const struct field *field_find(const struct field *f, struct slice name)
 {
@@ -114,7 +114,7 @@ static void reread(const struct walk *w, const struct jlex_token *object,
     enter(&inner, &t, fields);
 }
 
-/* ---- counts -------------------------------------------------------------------------- */
+/* ---- counts ------------------------------------------------------------------------ */
 
 static void take_count(struct walk *w, struct jlex_token *value, int64_t *to)
 {
@@ -198,7 +198,7 @@ static void take_timings(struct walk *w, struct jlex_token *value)
     enter(w, value, timings_fields);
 }
 
-/* ---- text ---------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------- */
 
 static void note_content(struct walk *w)
 {
@@ -276,7 +276,7 @@ static void take_foreign(struct walk *w, struct jlex_token *value)
     jlex_skip(&w->j, value);
 }
 
-/* ---- tool calls of chats ------------------------------------------------------------- */
+/* ---- tool calls of chats ----------------------------------------------------------- */
 
 enum { CALL_INDEX, CALL_ID, CALL_FUNCTION, FUNCTION_NAME = 0, FUNCTION_ARGUMENTS };
 
@@ -352,7 +352,7 @@ static void take_calls(struct walk *w, struct jlex_token *value)
     each_object(w, value, each_call);
 }
 
-/* ---- choices ------------------------------------------------------------------------- */
+/* ---- choices ----------------------------------------------------------------------- */
 
 enum { CHOICE_INDEX, CHOICE_DELTA, CHOICE_MESSAGE, CHOICE_TEXT, CHOICE_FINISH };
 
@@ -403,7 +403,7 @@ static void take_choices(struct walk *w, struct jlex_token *value)
     each_object(w, value, each_choice);
 }
 
-/* ---- the top of chat, completions and native answers ---------------------------------- */
+/* ---- the top of chat, completions and native answers ------------------------------- */
 
 static void take_error(struct walk *w, struct jlex_token *value)
 {
@@ -450,7 +450,7 @@ static const struct field native_fields[] = {
     {{NULL, 0}, NULL, 0},
 };
 
-/* ---- the Messages API ---------------------------------------------------------------- */
+/* ---- the Messages API -------------------------------------------------------------- */
 
 enum { BLOCK_TYPE, BLOCK_TEXT, BLOCK_THINKING, BLOCK_ID, BLOCK_NAME, BLOCK_INPUT };
 

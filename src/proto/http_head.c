@@ -31,7 +31,7 @@ static size_t find(struct slice s, char c)
     return at ? (size_t)(at - s.ptr) : s.len;
 }
 
-/* ---- start lines ---- */
+/* ---- start lines ------------------------------------------------------------------- */
 
 /* "HTTP/1.1", exactly so long; 1.2 and later are served as 1.1. */
 static enum http_fault read_version(struct slice s, int *minor)
@@ -154,7 +154,7 @@ enum http_fault http_head_start(enum http_kind kind, struct slice line,
     return kind == HTTP_REQUEST ? read_request_line(line, h) : read_status_line(line, h);
 }
 
-/* ---- headers ---- */
+/* ---- headers ----------------------------------------------------------------------- */
 
 /* `lines`: header lines as the scan lets them through, and the empty one. */
 static void split_lines(struct slice lines, struct http_head *h)
@@ -220,7 +220,7 @@ bool http_head_hop_by_hop(const struct http_head *h, struct slice name)
     return connection_has(h, name);
 }
 
-/* ---- framing ---- */
+/* ---- framing ----------------------------------------------------------------------- */
 
 /* Digits and nothing else, by an own parser: others take signs, blanks and octal. */
 static enum http_fault read_length(struct slice s, uint64_t *length)

@@ -49,7 +49,7 @@ enum http_fault {
 /* No length is larger, so that sums of two of them do not overflow. */
 #define HTTP_LENGTH_MAX ((uint64_t)INT64_MAX)
 
-/* ---- lines (http_scan.c) ---- */
+/* ---- lines (http_scan.c) ----------------------------------------------------------- */
 
 enum http_scan_state {                  /* the order of the rows of the table */
                        HTTP_SCAN_START, /* in the start line */
@@ -85,7 +85,7 @@ enum http_scan_stop http_scan_feed(struct http_scan *s, struct slice in, size_t 
 bool http_scan_is_token(char c);
 bool http_scan_is_value(char c);
 
-/* ---- heads (http_head.c, http_llhttp.c) ---- */
+/* ---- heads (http_head.c, http_llhttp.c) -------------------------------------------- */
 
 /* Takes the start line (without CRLF) apart. */
 enum http_fault http_head_start(enum http_kind kind, struct slice line,
@@ -102,7 +102,7 @@ enum http_fault http_head_finish(enum http_kind kind, struct slice raw, bool to_
 bool http_llhttp_agrees(enum http_kind kind, struct slice lines,
                         const struct http_head *h);
 
-/* ---- chunked bodies (http_chunks.c) ---- */
+/* ---- chunked bodies (http_chunks.c) ------------------------------------------------ */
 
 enum http_chunks_state {
     HTTP_CHUNKS_START, /* before the first digit of a size */

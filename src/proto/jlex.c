@@ -37,7 +37,7 @@ enum state {
     STATE_FAILED
 };
 
-/* ---- encoding ------------------------------------------------------------------------ */
+/* ---- encoding ---------------------------------------------------------------------- */
 
 static bool is_tail(const unsigned char *p)
 {
@@ -99,7 +99,7 @@ static size_t utf8_valid_len(struct slice text)
     return at;
 }
 
-/* ---- strings ------------------------------------------------------------------------- */
+/* ---- strings ----------------------------------------------------------------------- */
 
 /* 64 bytes as bit masks; bit i belongs to byte i. */
 struct masks {
@@ -392,7 +392,7 @@ bool jlex_inside_ok(struct slice inside)
     return !s.why && s.end == inside.len;
 }
 
-/* ---- decoding ------------------------------------------------------------------------ */
+/* ---- decoding ---------------------------------------------------------------------- */
 
 static size_t utf8_put(char *out, uint32_t c)
 {
@@ -485,7 +485,7 @@ struct slice jlex_text(const struct jlex *j, const struct jlex_token *t, char *t
     return rest.len ? slice_make(NULL, 0) : slice_make(tmp, n);
 }
 
-/* ---- numbers ------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------- */
 
 static bool is_digit(char c)
 {
@@ -560,7 +560,7 @@ bool jlex_double(const struct jlex *j, const struct jlex_token *t, double *out)
     return isfinite(*out);
 }
 
-/* ---- tokens -------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------ */
 
 void jlex_init(struct jlex *j, struct slice text)
 {

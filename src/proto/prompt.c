@@ -55,7 +55,7 @@ const struct prompt_root_field prompt_root_fields[] = {
 const size_t prompt_root_n_fields =
     sizeof prompt_root_fields / sizeof prompt_root_fields[0];
 
-/* ---- prompts of the completion APIs -------------------------------------------------- */
+/* ---- prompts of the completion APIs ------------------------------------------------ */
 
 /* What a list of prompts, or of ids, is made of. */
 struct prompt_list {
@@ -164,7 +164,7 @@ static bool take_prompt(struct scan *s, const struct field *f, struct jlex_token
     return jlex_skip(&s->j, value) && note_prompt(s, f, value);
 }
 
-/* ---- the top object ------------------------------------------------------------------ */
+/* ---- the top object ---------------------------------------------------------------- */
 
 /* All members without a row in top_fields: an option of the root, or of no interest. */
 static bool take_root(struct scan *s, const struct field *f, struct jlex_token *value)
@@ -373,7 +373,7 @@ void prompt_free(struct prompt *p)
     *p = (struct prompt){0};
 }
 
-/* ---- small things -------------------------------------------------------------------- */
+/* ---- small things ------------------------------------------------------------------ */
 
 static void ignore_begin(void *ctx, enum prompt_part part)
 {

@@ -43,7 +43,7 @@ struct row {
     char tag;
 };
 
-/* ---- bytes and tokens ---------------------------------------------------------------- */
+/* ---- bytes and tokens -------------------------------------------------------------- */
 
 static void flush(struct emit *e)
 {
@@ -107,7 +107,7 @@ static void put_text(struct emit *e, struct slice text)
     put(e, text);
 }
 
-/* ---- values of free shape ------------------------------------------------------------ */
+/* ---- values of free shape ---------------------------------------------------------- */
 
 static bool is_mark(const struct jlex *j, const struct jlex_token *key)
 {
@@ -150,7 +150,7 @@ static void emit_tokens(struct emit *e, struct slice value, unsigned mark_level)
     }
 }
 
-/* ---- spans --------------------------------------------------------------------------- */
+/* ---- spans ------------------------------------------------------------------------- */
 
 static struct slice span_text(const struct emit *e, const struct prompt_span *s)
 {
@@ -254,7 +254,7 @@ static void emit_others(struct emit *e, uint32_t frame)
 #define EMIT_ROWS(e, frame, rows)                                                        \
     emit_rows(e, frame, rows, sizeof(rows) / sizeof(rows)[0])
 
-/* ---- messages ------------------------------------------------------------------------ */
+/* ---- messages ---------------------------------------------------------------------- */
 
 static const struct row part_rows[] = {
     {SPAN_TYPE, 'P'},        {SPAN_TEXT, 'T'},    {SPAN_THINKING, 'H'},
@@ -370,7 +370,7 @@ static void emit_message(struct emit *e, uint32_t message)
     end(e);
 }
 
-/* ---- the order of the template ------------------------------------------------------- */
+/* ---- the order of the template ----------------------------------------------------- */
 
 static bool role_is(const struct emit *e, const struct prompt_span *message,
                     struct slice role)
@@ -531,7 +531,7 @@ void prompt_emit_kv(const struct prompt *p, const struct prompt_sink *sink)
     flush(&e);
 }
 
-/* ---- answers ------------------------------------------------------------------------- */
+/* ---- answers ----------------------------------------------------------------------- */
 
 /* Arguments that are JSON become its tokens, as they will when they come back. */
 static void emit_input(struct emit *e, struct slice arguments)

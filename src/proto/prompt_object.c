@@ -119,7 +119,7 @@ bool prompt_frame(struct scan *s, uint32_t what, const struct field *fields,
     return ok;
 }
 
-/* ---- values of any object ------------------------------------------------------------ */
+/* ---- values of any object ---------------------------------------------------------- */
 
 bool prompt_take_skip(struct scan *s, const struct field *f, struct jlex_token *value)
 {

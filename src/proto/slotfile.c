@@ -32,7 +32,7 @@ enum {
 
 static const uint32_t packed_marker = UINT32_MAX; /* no token id */
 
-/* ---- little-endian words --------------------------------------------------------- */
+/* ---- little-endian words ----------------------------------------------------------- */
 
 static uint32_t get_u32(const unsigned char *p)
 {
@@ -57,7 +57,7 @@ static unsigned char *put_u64(unsigned char *p, uint64_t v)
     return put_u32(put_u32(p, (uint32_t)v), (uint32_t)(v >> 32));
 }
 
-/* ---- parsing --------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------- */
 
 struct cursor {
     const unsigned char *p;
@@ -288,7 +288,7 @@ int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e)
     return rc;
 }
 
-/* ---- layout ---------------------------------------------------------------------- */
+/* ---- layout ------------------------------------------------------------------------ */
 
 uint32_t slotfile_token(const struct slotfile *f, size_t i)
 {
@@ -442,7 +442,7 @@ void slotfile_compose(const struct slotfile_frame *f, uint32_t stream,
     assert((uint64_t)(p - out) == slotfile_size(f, n_tokens));
 }
 
-/* ---- names ----------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------- */
 
 const char *slotfile_type_name(uint32_t type)
 {

@@ -9,7 +9,8 @@ static double neighbours_ms(const struct plan_question *q, size_t slot)
     double tokens = 0;
     for (size_t i = 0; i < q->n_slots; i++)
         if (i != slot)
-            tokens += q->slots[i].prefill_tokens * (i < slot ? 1.0 : PLAN_NEIGHBOUR_ABOVE);
+            tokens +=
+                q->slots[i].prefill_tokens * (i < slot ? 1.0 : PLAN_NEIGHBOUR_ABOVE);
     return tokens * q->ms_per_token;
 }
 
@@ -53,8 +54,7 @@ static bool better(const struct plan_question *q, const struct plan_choice *a,
     const struct plan_slot *sa = &q->slots[a->slot], *sb = &q->slots[b->slot];
     if ((sa->held_tokens == 0) != (sb->held_tokens == 0))
         return sa->held_tokens == 0;
-    const uint32_t reused =
-        a->restore ? q->restorable_tokens : sa->resident_tokens;
+    const uint32_t reused = a->restore ? q->restorable_tokens : sa->resident_tokens;
     const bool is_long =
         q->prompt_tokens > reused && q->prompt_tokens - reused >= PLAN_LONG_TOKENS;
     if (sa->held_tokens == 0 || is_long)

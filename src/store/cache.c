@@ -116,7 +116,8 @@ static uint32_t model_number(const struct cache *c, struct hash128 fingerprint)
     return 0;
 }
 
-static uint32_t add_model(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes)
+static uint32_t add_model(struct cache *c, struct hash128 fingerprint,
+                          uint64_t token_bytes)
 {
     c->models = mem_rearray(c->models, c->n_models + 1, sizeof(*c->models));
     c->models[c->n_models++] = (struct model){fingerprint, token_bytes};
@@ -267,10 +268,9 @@ static void on_found(void *arg, const struct store_block *b)
         a->cap = a->cap ? a->cap * 2 : 64;
         a->v = mem_rearray(a->v, a->cap, sizeof(*a->v));
     }
-    a->v[a->n++] = (struct found){
-        .head = b->head,
-        .tokens = (uint32_t *)(void *)mem_dup(b->tokens,
-                                              b->head.n_tokens * sizeof(uint32_t))};
+    a->v[a->n++] = (struct found){.head = b->head,
+                                  .tokens = (uint32_t *)(void *)mem_dup(
+                                      b->tokens, b->head.n_tokens * sizeof(uint32_t))};
 }
 
 void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes,
@@ -397,7 +397,8 @@ static bool confirm_block(void *arg, struct tree_block *b, size_t depth)
     return true;
 }
 
-void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks, size_t n)
+void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks,
+               size_t n)
 {
     struct confirm k = {.blocks = blocks, .n = n};
     tree_walk(c->tree, m, confirm_block, &k); /* RAM has them from now on */
@@ -434,7 +435,8 @@ void cache_learn(struct cache *c, struct hash128 fingerprint,
             break;
         size_t n_blocks = (r.high + c->o.block_tokens - 1) / c->o.block_tokens;
         n_blocks = n_blocks < depth ? n_blocks : depth;
-        prompt_log_add(c->log, &r, n_blocks ? chain[n_blocks - 1] : (struct hash128){0, 0},
+        prompt_log_add(c->log, &r,
+                       n_blocks ? chain[n_blocks - 1] : (struct hash128){0, 0},
                        (uint32_t)n_blocks);
     }
     prompt_log_flush(c->log);

@@ -58,7 +58,7 @@ static void defer(struct store *s, void (*cb)(void *arg), void *arg)
     workers_submit(s->workers, nothing, cb, arg);
 }
 
-/* ---- opening and closing --------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------- */
 
 static bool make_key(struct store *s, struct err *e)
 {
@@ -115,7 +115,7 @@ const unsigned char *store_key(const struct store *s)
     return s->key;
 }
 
-/* ---- foreign blocks -------------------------------------------------------------- */
+/* ---- foreign blocks ---------------------------------------------------------------- */
 
 /* From now on blocks of this fingerprint are ours. */
 static void claim(struct store *s, struct hash128 fingerprint)
@@ -488,7 +488,7 @@ void store_scan(struct store *s, struct hash128 fingerprint, store_scan_cb cb, v
     workers_submit(s->workers, run_scan, tell_some, c);
 }
 
-/* ---- notes ----------------------------------------------------------------------- */
+/* ---- notes ------------------------------------------------------------------------- */
 
 static bool good_note_name(const char *name)
 {

@@ -70,7 +70,7 @@ static bool good_sizes(uint32_t n_tokens, uint64_t rows_bytes)
            rows_bytes <= STORE_MAX_BLOCK_BYTES;
 }
 
-/* ---- the bytes ------------------------------------------------------------------- */
+/* ---- the bytes --------------------------------------------------------------------- */
 
 int store_block_read_head(const unsigned char bytes[STORE_BLOCK_HEAD], uint64_t size,
                           struct store_head *h, struct err *e)
@@ -140,7 +140,7 @@ static struct hash128 checksum_of(const struct image *i)
     return chain_checksum(slice_make((const char *)i->bytes, i->size - STORE_BLOCK_TAIL));
 }
 
-/* ---- blocks ---------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------ */
 
 struct store_block *store_block_blank(const struct store_head *h, unsigned char **bytes)
 {

@@ -114,7 +114,7 @@ static void dir_drop(struct store_tier *t, const struct store_name *name)
     close(shard);
 }
 
-/* ---- writing ------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------- */
 
 /* Writes the use down where the last one is long ago. */
 static void touch_file(int folder, const char *file, const struct stat *st)
@@ -174,7 +174,7 @@ static int dir_put(struct store_tier *t, struct store_block *b, struct err *e)
     return ok ? 0 : err_errno(e, "writing a block in %s", d->path);
 }
 
-/* ---- reading ------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 /* Reads and verifies what is in the open file. */
 static int read_block(int fd, const struct stat *st, const struct store_name *name,
@@ -260,7 +260,7 @@ static void dir_touch(struct store_tier *t, const struct store_name *name)
     close(shard);
 }
 
-/* ---- notes ----------------------------------------------------------------------- */
+/* ---- notes ------------------------------------------------------------------------- */
 
 bool store_dir_note_get(const struct store_dir *d, const char *name, char *out,
                         size_t size)
@@ -285,7 +285,7 @@ void store_dir_note_set(struct store_dir *d, const char *name, const char *value
                   strerror(errno), NULL);
 }
 
-/* ---- opening and closing --------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------- */
 
 static int open_root(struct store_dir *d, struct err *e)
 {

@@ -29,7 +29,7 @@ struct store_name {
     struct hash128 fingerprint, hash;
 };
 
-/* ---- store_block.c: blocks ------------------------------------------------------- */
+/* ---- store_block.c: blocks --------------------------------------------------------- */
 
 #define STORE_BLOCK_HEAD 96 /* bytes before the token ids */
 #define STORE_BLOCK_TAIL 16 /* the checksum at the end */
@@ -53,7 +53,7 @@ void store_block_adopt(struct store_block *b);
 /* All bytes of the file. */
 struct slice store_block_file(const struct store_block *b);
 
-/* ---- store_map.c: a hash table by name ------------------------------------------- */
+/* ---- store_map.c: a hash table by name --------------------------------------------- */
 
 struct store_map_node {
     struct store_map_node *next;
@@ -71,7 +71,7 @@ void store_map_add(struct store_map *m, struct store_map_node *node);
 void store_map_remove(struct store_map *m, struct store_map_node *node);
 void store_map_free(struct store_map *m); /* the table, not the nodes */
 
-/* ---- tiers ----------------------------------------------------------------------- */
+/* ---- tiers ------------------------------------------------------------------------- */
 
 /*
  * A place for blocks. RAM answers at once and is for the loop alone; a slow tier is
@@ -103,7 +103,7 @@ struct store_tier {
 
 struct store_tier *store_ram_open(uint64_t budget);
 
-/* ---- store_lane.c: order of work on one name ------------------------------------- */
+/* ---- store_lane.c: order of work on one name --------------------------------------- */
 
 struct store_lane;
 struct store_lanes {
@@ -132,7 +132,7 @@ void store_lane_pass(struct store_lanes *l, struct store_op *op);
 /* True while a drop of this name waits behind `op`. */
 bool store_lane_drop_follows(const struct store_op *op);
 
-/* ---- store_file.c: files, without following symlinks ------------------------------ */
+/* ---- store_file.c: files, without following symlinks ------------------------------- */
 
 #define STORE_FILE_HASH 36 /* "<32 hex>.kv" and a NUL */
 
@@ -162,7 +162,7 @@ void store_file_clear(int folder);
 typedef void (*store_file_fn)(void *arg, int folder, const char *name);
 void store_file_each(int folder, store_file_fn fn, void *arg);
 
-/* ---- store_dir.c: the directory -------------------------------------------------- */
+/* ---- store_dir.c: the directory ---------------------------------------------------- */
 
 /* What was found of one fingerprint when the directory was opened. */
 struct store_folder {
@@ -195,7 +195,7 @@ void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name
 /* Deletes a block's file in its shard. For workers. */
 void store_dir_unlink(struct store_dir *d, int shard, const struct store_name *name);
 
-/* ---- store_scan.c: going through the directory ------------------------------------ */
+/* ---- store_scan.c: going through the directory ------------------------------------- */
 
 /* One file of blocks/: its shard's folder, name and state. */
 typedef void (*store_scan_fn)(void *arg, int shard, const struct store_name *name,

@@ -80,7 +80,7 @@ void store_scan_files(int blocks, struct hash128 fingerprint, store_scan_fn fn, 
     close(folder);
 }
 
-/* ---- what is there when we open -------------------------------------------------- */
+/* ---- what is there when we open ---------------------------------------------------- */
 
 struct usage {
     uint64_t blocks, bytes;
@@ -116,7 +116,7 @@ void store_scan_folders(struct store_dir *d)
     store_file_each(d->blocks, on_folder, d);
 }
 
-/* ---- recovery: reading ----------------------------------------------------------- */
+/* ---- recovery: reading ------------------------------------------------------------- */
 
 struct recovery {
     struct store_dir *d;
@@ -298,7 +298,7 @@ void store_scan_free(struct store_scan_list *l)
     *l = (struct store_scan_list){0};
 }
 
-/* ---- pruning --------------------------------------------------------------------- */
+/* ---- pruning ----------------------------------------------------------------------- */
 
 struct old_file {
     struct store_name name;

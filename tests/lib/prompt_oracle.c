@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- recording ----------------------------------------------------------------------- */
+/* ---- recording --------------------------------------------------------------------- */
 
 static void record_begin(void *ctx, enum prompt_part part)
 {
@@ -52,7 +52,7 @@ static void normalise_numbers(struct slice in, struct buf *out)
     }
 }
 
-/* ---- the tree, in canonical order ---------------------------------------------------- */
+/* ---- the tree, in canonical order -------------------------------------------------- */
 
 struct tree {
     struct buf *out;
@@ -173,7 +173,7 @@ static void rest(struct tree *t, json_t *object, const char *const *known)
     }
 }
 
-/* ---- parts and messages -------------------------------------------------------------- */
+/* ---- parts and messages ------------------------------------------------------------ */
 
 static bool is_textual(const json_t *part)
 {
@@ -446,7 +446,7 @@ static void root(struct tree *t, const json_t *body)
     part_end(t);
 }
 
-/* ---- comparing ----------------------------------------------------------------------- */
+/* ---- comparing --------------------------------------------------------------------- */
 
 static bool is_true(const json_t *body, const char *key)
 {

@@ -196,7 +196,7 @@ static size_t common_pieces(const struct sample *a, const struct sample *b)
     return pieces_common(a->pieces.v, a->pieces.n, b->pieces.v, b->pieces.n);
 }
 
-/* ---- index and tree -------------------------------------------------------------------- */
+/* ---- index and tree ---------------------------------------------------------------- */
 
 static struct tree *tree; /* of the test that has one */
 
@@ -308,7 +308,7 @@ static uint64_t n_entries(const struct index *ix)
     return st.entries;
 }
 
-/* ---- finding --------------------------------------------------------------------------- */
+/* ---- finding ----------------------------------------------------------------------- */
 
 static void test_index_knows_nothing_at_first(void **state)
 {
@@ -371,7 +371,7 @@ static void test_index_counts_a_wrong_check_and_finds_nothing_behind_it(void **s
     index_free(ix);
 }
 
-/* ---- bounds ---------------------------------------------------------------------------- */
+/* ---- bounds ------------------------------------------------------------------------ */
 
 static void test_index_bounds_hold_where_the_ratio_varies_by_10_percent(void **state)
 {
@@ -737,7 +737,7 @@ static void test_index_learns_the_answer_behind_the_prompt(void **state)
     }
 }
 
-/* ---- places in the tree ------------------------------------------------------------------ */
+/* ---- places in the tree ------------------------------------------------------------ */
 
 static void test_index_place_covers_reach_as_far_as_the_tree_goes(void **state)
 {
@@ -867,7 +867,7 @@ static void test_index_reports_shared_starts_around_one_block(void **state)
     }
 }
 
-/* ---- forgetting -------------------------------------------------------------------------- */
+/* ---- forgetting -------------------------------------------------------------------- */
 
 /* Boundaries known of the prompt; nothing may be missing before the last one. */
 static size_t known_prefix(struct index *ix, const struct sample *s)

@@ -83,7 +83,7 @@ static size_t common_of(struct slice a, unsigned char tag_a, struct slice b,
     return n;
 }
 
-/* ---- cuts ------------------------------------------------------------------------------ */
+/* ---- cuts -------------------------------------------------------------------------- */
 
 static void test_pieces_cut_every_256_bytes_and_at_the_end_of_a_part(void **state)
 {
@@ -196,7 +196,7 @@ static void test_pieces_share_exactly_what_lies_before_the_first_difference(void
     }
 }
 
-/* ---- what enters the hash -------------------------------------------------------------- */
+/* ---- what enters the hash ---------------------------------------------------------- */
 
 static void test_pieces_tell_part_boundaries_apart(void **state)
 {
@@ -309,7 +309,7 @@ static void test_pieces_check_has_a_secret_of_its_own(void **state)
     pieces_free(&q);
 }
 
-/* ---- roots and media ------------------------------------------------------------------- */
+/* ---- roots and media --------------------------------------------------------------- */
 
 static void test_pieces_of_a_root_are_none(void **state)
 {
@@ -347,7 +347,7 @@ static void test_pieces_of_a_medium_are_one_and_count_as_no_text(void **state)
     pieces_free(&q);
 }
 
-/* ---- reopen ---------------------------------------------------------------------------- */
+/* ---- reopen ------------------------------------------------------------------------ */
 
 static void test_pieces_reopened_equal_the_text_written_at_once(void **state)
 {
@@ -391,7 +391,7 @@ static void test_pieces_may_be_reopened_again(void **state)
     pieces_free(&q);
 }
 
-/* ---- bounds ---------------------------------------------------------------------------- */
+/* ---- bounds ------------------------------------------------------------------------ */
 
 static void test_pieces_stop_at_the_maximum(void **state)
 {

@@ -34,7 +34,7 @@ enum { N_SAMPLES = sizeof samples / sizeof *samples, N_ALIKE = N_SAMPLES - 1 };
 
 static const uint32_t prompt[] = {19556, 905, 198, 504, 2365};
 
-/* ---- helpers --------------------------------------------------------------------- */
+/* ---- helpers ----------------------------------------------------------------------- */
 
 struct file {
     unsigned char *bytes; /* exactly `size`, so that the sanitizer sees one byte more */
@@ -116,7 +116,7 @@ static void put_u32(unsigned char *p, uint32_t v)
         p[i] = (unsigned char)(v >> (8 * i));
 }
 
-/* ---- reading --------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------- */
 
 static void test_slotfile_parse_reads_real_files(void **state)
 {
@@ -196,7 +196,7 @@ static void test_slotfile_empty_slot_has_no_tokens_and_no_layout(void **state)
     }
 }
 
-/* ---- cutting and composing ------------------------------------------------------- */
+/* ---- cutting and composing --------------------------------------------------------- */
 
 static void check_start(const struct slotfile *whole, const struct slotfile *start)
 {
@@ -297,7 +297,7 @@ static void test_slotfile_bare_token_lists_are_read_and_written(void **state)
     drop(s, &f);
 }
 
-/* ---- layouts --------------------------------------------------------------------- */
+/* ---- layouts ----------------------------------------------------------------------- */
 
 static bool same_bytes(const struct slotfile_frame *a, const struct slotfile_frame *b)
 {
@@ -381,7 +381,7 @@ static void test_slotfile_type_names(void **state)
     assert_string_equal(slotfile_type_name(UINT32_MAX), "type 4294967295");
 }
 
-/* ---- bad files ------------------------------------------------------------------- */
+/* ---- bad files --------------------------------------------------------------------- */
 
 static void test_slotfile_refuses_every_truncation(void **state)
 {

@@ -127,7 +127,7 @@ static struct store_stats stats(const struct fixture *f)
     return st;
 }
 
-/* ---- blocks ---------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------ */
 
 #define TOKENS 4
 
@@ -263,7 +263,7 @@ static int get(struct fixture *f, uint32_t i)
     return r.code;
 }
 
-/* ---- files ----------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------- */
 
 static char *path_of(const struct fixture *f, struct hash128 fingerprint, uint32_t i)
 {
@@ -341,7 +341,7 @@ static void age_block(const struct fixture *f, struct hash128 fingerprint, uint3
     free(path);
 }
 
-/* ---- put, get, restart --------------------------------------------------------------- */
+/* ---- put, get, restart ------------------------------------------------------------- */
 
 static void test_store_gets_back_what_was_put(void **state)
 {
@@ -471,7 +471,7 @@ static void test_store_does_not_write_what_is_there(void **state)
     free(path);
 }
 
-/* ---- budget ---------------------------------------------------------------------- */
+/* ---- budget ------------------------------------------------------------------------ */
 
 static void test_store_ram_keeps_what_was_used_last(void **state)
 {
@@ -539,7 +539,7 @@ static void test_store_get_waits_for_a_block_that_is_being_written(void **state)
     assert_int_equal(stats(f).disk_hits, 1);
 }
 
-/* ---- damage ---------------------------------------------------------------------- */
+/* ---- damage ------------------------------------------------------------------------ */
 
 static void test_store_block_verify_sees_every_byte(void **state)
 {
@@ -677,7 +677,7 @@ static void test_store_never_hands_out_a_flipped_bit(void **state)
     assert_int_equal(stats(f).damaged, 1);
 }
 
-/* ---- who may write where ------------------------------------------------------------- */
+/* ---- who may write where ----------------------------------------------------------- */
 
 static void test_store_is_closed_to_others(void **state)
 {
@@ -832,7 +832,7 @@ static void test_store_does_not_wait_for_a_fifo(void **state)
     free(path);
 }
 
-/* ---- a disk that is full ------------------------------------------------------------- */
+/* ---- a disk that is full ----------------------------------------------------------- */
 
 static void limit_file_size(rlim_t bytes)
 {
@@ -1017,7 +1017,7 @@ static void test_store_orders_calls_for_a_name(void **state)
     }
 }
 
-/* ---- recovery -------------------------------------------------------------------- */
+/* ---- recovery ---------------------------------------------------------------------- */
 
 #define MAX_TOLD 2000
 struct told {
@@ -1222,7 +1222,7 @@ static void test_store_writes_down_when_a_block_was_used(void **state)
     free(path);
 }
 
-/* ---- foreign blocks -------------------------------------------------------------- */
+/* ---- foreign blocks ---------------------------------------------------------------- */
 
 static void test_store_prunes_blocks_of_other_models(void **state)
 {
@@ -1260,7 +1260,7 @@ static void test_store_prunes_blocks_of_other_models(void **state)
     assert_int_equal(stats(f).write_errors, 0);
 }
 
-/* ---- notes ----------------------------------------------------------------------- */
+/* ---- notes ------------------------------------------------------------------------- */
 
 static void check_notes(struct fixture *f)
 {

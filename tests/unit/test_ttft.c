@@ -68,7 +68,7 @@ static struct ttft_estimate predict(double k, double m)
     return e;
 }
 
-/* ---- too little ------------------------------------------------------------------------ */
+/* ---- too little -------------------------------------------------------------------- */
 
 static void test_ttft_predicts_nothing_from_few_samples(void **state)
 {
@@ -98,7 +98,7 @@ static void test_ttft_ignores_what_is_no_measurement(void **state)
     assert_int_equal(model.n, 0);
 }
 
-/* ---- known coefficients ------------------------------------------------------------------ */
+/* ---- known coefficients ------------------------------------------------------------ */
 
 static void test_ttft_recovers_exact_coefficients(void **state)
 {
@@ -160,7 +160,7 @@ static void test_ttft_of_falling_times_is_constant(void **state)
     assert_near(model.c, 0, 1e-12);
 }
 
-/* ---- the interval ------------------------------------------------------------------------ */
+/* ---- the interval ------------------------------------------------------------------ */
 
 static void test_ttft_interval_holds_95_of_100_new_measurements(void **state)
 {
@@ -189,7 +189,7 @@ static void test_ttft_interval_is_wider_where_less_was_measured(void **state)
     assert_true(out.high - out.low > 2 * (in.high - in.low));
 }
 
-/* ---- extrapolation ----------------------------------------------------------------------- */
+/* ---- extrapolation ----------------------------------------------------------------- */
 
 static void test_ttft_marks_what_is_longer_than_anything_measured(void **state)
 {
@@ -231,7 +231,7 @@ static void test_ttft_outliers_do_not_widen_the_range(void **state)
     assert_near(predict(0, 8000).ms, cost(&llama, 0, 8000), 10);
 }
 
-/* ---- the window -------------------------------------------------------------------------- */
+/* ---- the window -------------------------------------------------------------------- */
 
 static void test_ttft_forgets_all_but_the_last_samples(void **state)
 {
