@@ -6,7 +6,7 @@
  * The admin listener: its own socket, loopback by default, never behind the queue.
  *
  *   GET /healthz   200 while the process runs
- *   GET /readyz    200 when a replica can take requests and no stop is under way, else 503
+ *   GET /readyz    200 when a replica takes requests and no stop is under way, else 503
  *   GET /metrics   Prometheus text (docs/metrics.md)
  *   GET /stats     figures per replica and in total, JSON
  *   GET /cache     block tree, prompt index and store, JSON

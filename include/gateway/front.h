@@ -77,8 +77,9 @@ void front_set_events(struct front_request *rq, const struct front_events *ev, v
 
 /*
  * Starts an answer. `headers` are complete lines "Name: value\r\n"; the front adds
- * framing, Date where missing, and Connection. length < 0: unknown, sent in chunks (to HTTP/1.0
- * clients until close). bodiless: the head says `length` and no body follows (HEAD, 304).
+ * framing, Date where missing, and Connection. length < 0: unknown, sent in chunks (to
+ * HTTP/1.0 clients until close). bodiless: the head says `length` and no body follows
+ * (HEAD, 304).
  */
 struct front_answer {
     int status;

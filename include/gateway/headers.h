@@ -6,9 +6,10 @@
  * What becomes of headers on the way through. End-to-end headers pass as they came, in
  * order, repeats and letter case kept. The differences, all of them:
  *
- * to the engine:  an absolute target becomes path and query; headers of one hop go (http_head_hop_by_hop), and Expect (we answered
- *                 it), and X-Conversation-Id (it would let llama-server go on generating
- *                 for a client that has left); Host is the engine's; framing is made anew.
+ * to the engine:  an absolute target becomes path and query; headers of one hop go
+ *                 (http_head_hop_by_hop), and Expect (we answered it), and
+ *                 X-Conversation-Id (it would let llama-server go on generating for a
+ *                 client that has left); Host is the engine's; framing is made anew.
  * to the client:  headers of one hop go; framing is made anew; X-Request-Id where the
  *                 engine sent none; Cache-Status and Server-Timing; on event streams
  *                 X-Accel-Buffering: no where the engine did not say anything about it.

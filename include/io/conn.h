@@ -34,16 +34,16 @@ struct conn;
 enum conn_event {
     CONN_CONNECTED, /* outgoing connections only, once */
     CONN_DATA,      /* more input than before: conn_input() */
-    CONN_DRAINED, /* output fell to half of CONN_OUTPUT_HIGH or below after it was above */
-    CONN_FLUSHED, /* the output queue became empty: after bytes had to wait in it, and
+    CONN_DRAINED,   /* output fell to half of CONN_OUTPUT_HIGH after it was above */
+    CONN_FLUSHED,   /* the output queue became empty: after bytes had to wait in it, and
                        after conn_write_borrowed() in any case (once for several) */
-    CONN_CLOSED,  /* the peer sent FIN (input may still hold bytes) or reset; once.
-                       Unread bytes in the kernel were read into the input before it as far
-                       as input_max allows; data comes first */
-    CONN_ENDED,   /* every byte that the peer sent has been read into the input and there
+    CONN_CLOSED,    /* the peer sent FIN (input may still hold bytes) or reset; once.
+                       Unread bytes in the kernel were read into the input before it as
+                       far as input_max allows; data comes first */
+    CONN_ENDED, /* every byte that the peer sent has been read into the input and there
                        will be no more CONN_DATA; once, after CONN_CLOSED. Where reading
                        was paused it comes after conn_resume() and the last data */
-    CONN_FAILED   /* connect failed: conn_error(). Or, after CONN_ENDED without an error,
+    CONN_FAILED /* connect failed: conn_error(). Or, after CONN_ENDED without an error,
                        the peer that was still reading has gone too */
 };
 
@@ -70,9 +70,9 @@ void conn_close(struct conn *c);
 
 /*
  * Sends what is queued (borrowed bytes are copied for it), half-closes, then closes when
- * the peer has closed too, after `linger_ms` or after CONN_LINGER_MAX bytes: what the peer
- * still sends is read and dropped, so that a refusal stays readable (a close with unread
- * input would reset it). Sending may take longer than linger_ms as long as the peer takes
+ * the peer has closed too, after `linger_ms` or after CONN_LINGER_MAX bytes: what the
+ * peer still sends is read and dropped, so that a refusal stays readable (a close with
+ * unread input would reset it). Sending may take longer than linger_ms as long as the peer takes
  * something in each such span. `c` is dead for the caller.
  */
 void conn_close_gently(struct conn *c, uint64_t linger_ms);

@@ -17,8 +17,8 @@ struct listener;
 /* `fd` is non-blocking, close-on-exec, and belongs to the callback. */
 typedef void (*listener_cb)(void *arg, int fd);
 
-/* NULL with `e` set where the address cannot be had. Callbacks come from the loop; closing
- * the listener inside one is safe. */
+/* NULL with `e` set where the address cannot be had. Callbacks come from the loop;
+ * closing the listener inside one is safe. */
 struct listener *listener_open(struct loop *l, const struct addr *at, listener_cb cb,
                                void *arg, struct err *e);
 void listener_close(struct listener *ln); /* NULL is allowed */

@@ -11,8 +11,8 @@
 
 struct workers;
 
-/* At least one thread; fewer than asked for where the system has no more. NULL, and a line
- * in the log, where it has none. */
+/* At least one thread; fewer than asked for where the system has no more. NULL, and a
+ * line in the log, where it has none. */
 struct workers *workers_new(struct loop *l, unsigned n_threads);
 
 /* Finishes what is queued and running, and what a `done` submits meanwhile: waits for the

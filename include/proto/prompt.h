@@ -126,9 +126,9 @@ void prompt_free(struct prompt *p);
 
 /*
  * Hands the prompt to `sink`: the ROOT part first (API, model, cache_salt, lora, tool
- * choice, response format, template arguments, …: the table in docs/prompts.md), then the rest in the
- * order of the template. Prompts of ids emit only their ROOT part. Precondition:
- * readable.
+ * choice, response format, template arguments, …: the table in docs/prompts.md), then the
+ * rest in the order of the template. Prompts of ids emit only their ROOT part.
+ * Precondition: readable.
  */
 void prompt_emit(const struct prompt *p, enum prompt_order order,
                  const struct prompt_sink *sink);

@@ -8,8 +8,8 @@
  * any token and put together again from parts of others with the same layout.
  *
  * "Layout" is what makes rows interchangeable: layers, type and row size of K and V in
- * each, and how rows were rotated. "Frame" is layout plus what a replica wants around it: state version and
- * number of streams. Rows of one block are kept as one piece of memory:
+ * each, and how rows were rotated. "Frame" is layout plus what a replica wants around it:
+ * state version and number of streams. Rows of one block are one piece of memory:
  *
  *     for each layer: K rows of token 0 … n-1      (n × k_row[layer] bytes)
  *     for each layer: V rows of token 0 … n-1      (n × v_row[layer] bytes)

@@ -127,7 +127,7 @@ static void count_refusal(struct front *f, int status)
     ++*counter;
 }
 
-/* Answers without an owner and closes, so that nothing behind it is taken for a request. */
+/* Answers without an owner and closes: nothing behind it is taken for a request. */
 static void refuse(struct front_request *rq, int status, const char *message)
 {
     struct buf head = {0}, body = {0};

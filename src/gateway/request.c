@@ -10,7 +10,7 @@
  *   state       entered when                        leaves by
  *   SCAN        the request is whole                inspect()
  *   PLAN        its prompt has been looked at       replica_admit()
- *   QUEUE       no slot is free                     on_phase(RESTORING | READY), on_failed
+ *   QUEUE       no slot is free                     on_phase(…), on_failed
  *   RESTORE     blocks are being put back           on_phase(READY)
  *   SEND        the replica is ready                on_sent
  *   FIRST_BYTE  the engine has all of it            on_head
@@ -188,7 +188,7 @@ static void emit_end(void *ctx)
     pieces_end(ctx);
 }
 
-/* The next turn of the same chat will quote the answer: its pieces follow the prompt's. */
+/* The next turn of the chat will quote the answer: its pieces follow the prompt's. */
 static void add_answer(struct request *rq)
 {
     const struct prompt_answer *text = answer_text(rq->answer);

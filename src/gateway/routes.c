@@ -26,7 +26,7 @@ static const struct {
     {"/v1/reranking", PROMPT_NONE},
 };
 
-/* The engine's own controls. With any method, or with POST only (GET /props is harmless). */
+/* The engine's own controls: with any method, or POST only (GET /props is harmless). */
 static const struct {
     const char *path;
     bool post_only;

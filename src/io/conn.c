@@ -14,9 +14,9 @@
  *   reading   level-triggered EV_READ | EV_CLOSED, and EV_WRITE while output is queued.
  *             One read for each readiness: what a short read left behind wakes us again.
  *   quiet     edge-triggered EV_CLOSED | EV_WRITE, where nothing may or need be read. The
- *             peer's FIN or reset is one edge and cannot spin. EV_WRITE must be asked for:
- *             libevent tells a reset (EPOLLERR) as readable and writable, never as closed,
- *             so who listens for EV_CLOSED alone is woken for ever and never called.
+ *             peer's FIN or reset is one edge and cannot spin. EV_WRITE must be asked
+ *             for: libevent tells a reset (EPOLLERR) as readable and writable, never as
+ *             closed; who listens for EV_CLOSED alone is woken for ever, never called.
  *
  * Going from one to the other costs two system calls, so a pause takes effect only when
  * something arrives that cannot be used.

@@ -120,7 +120,7 @@ static uint32_t common(const struct tree *t, const struct tree_node *n,
     size_t rest = seq_blocks(s) - at;
     uint32_t limit = rest < n->len ? (uint32_t)rest : n->len;
     uint32_t equal = equal_hashes(n->run, s->chain + at, limit);
-    /* Only the last block of a run can be short, so without tokens it alone is looked at. */
+    /* Only the last block of a run can be short: without tokens it alone is looked at. */
     uint32_t from = t->o.keep_tokens && s->tokens ? 0 : equal - 1;
     for (uint32_t i = from; i < equal; i++) {
         if (!same_tokens(t, &n->run[i], s, at + i)) {

@@ -215,7 +215,7 @@ void tree_release(struct tree *t, unsigned id)
     tree_mark_clear(t, &t->tips[id]);
 }
 
-/* Up to the first node that has the holder's bit; within it the shallower place counts. */
+/* Up to the first node with the holder's bit; within it the shallower place counts. */
 size_t tree_held(const struct tree *t, unsigned id, const struct tree_mark *m)
 {
     assert(id < TREE_HOLDERS);

@@ -439,7 +439,7 @@ static const struct field openai_fields[] = {
     {SLICE_LIT("error"), take_error, 0},     {{NULL, 0}, NULL, 0},
 };
 
-/* tokens_cached is missing on purpose: it is the fill of the slot, not what was reused. */
+/* tokens_cached is missing on purpose: it is the fill of the slot, not the reuse. */
 static const struct field native_fields[] = {
     {SLICE_LIT("content"), take_native_content, 0},
     {SLICE_LIT("stop"), take_native_stop, 0},

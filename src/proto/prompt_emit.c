@@ -131,8 +131,8 @@ static void emit_token(struct emit *e, const struct jlex *j, const struct jlex_t
 }
 
 /*
- * Tokens in the order of the body. Cache marks are left out of the objects at `mark_level`
- * (0: kept everywhere), where they are marks and not somebody's own data.
+ * Tokens in the order of the body. Cache marks are left out of the objects at
+ * `mark_level` (0: kept everywhere), where they are marks and not somebody's own data.
  */
 static void emit_tokens(struct emit *e, struct slice value, unsigned mark_level)
 {

@@ -222,7 +222,7 @@ static int parse_layers(struct slotfile *f, struct cursor *c, struct err *e)
     return rc;
 }
 
-/* Plain numbers are never rotated; a quantized cache may be, and version 2 does not say. */
+/* Plain numbers are never rotated; a quantized cache may be; version 2 does not say. */
 static bool is_plain(uint32_t type)
 {
     return type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16;

@@ -178,7 +178,7 @@ static bool mark_stored(void *arg, struct tree_block *b, size_t depth)
     return true;
 }
 
-/* Inserts the sequence that ends with found block `leaf`; false where a part is missing. */
+/* Inserts the sequence that ends with block `leaf`; false where a part is missing. */
 static bool insert_found(struct attach *a, size_t leaf)
 {
     struct cache *c = a->c;
