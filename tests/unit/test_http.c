@@ -198,6 +198,10 @@ static const struct bad bad_heads[] = {
     {"blank length", BYTES(POST "Content-Length: \t \r\n\r\nabc"), 400},
     {"empty and good length",
      BYTES(POST "Content-Length:\r\nContent-Length: 3\r\n\r\nabc"), 400},
+    {"tab behind a length, which llhttp reads otherwise",
+     BYTES(POST "Content-Length: 3\t\r\n\r\nabc"), 400},
+    {"tab behind a coding, which llhttp reads otherwise",
+     BYTES(POST "Transfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n"), 400},
     {"H05 length, chunked",
      BYTES(POST "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400},
     {"H05 chunked, length",
@@ -293,6 +297,7 @@ static const struct bad bad_heads[] = {
     {"H33 long minor", BYTES("GET / HTTP/1.10\r\nHost: h\r\n\r\n"), 400},
     {"H33 long major", BYTES("GET / HTTP/01.1\r\nHost: h\r\n\r\n"), 400},
     {"H33 letter case", BYTES("GET / http/1.1\r\nHost: h\r\n\r\n"), 400},
+    {"H33 comma", BYTES("GET / HTTP/1,1\r\nHost: h\r\n\r\n"), 400},
     {"H33 other protocol", BYTES("GET / RTSP/1.1\r\nHost: h\r\n\r\n"), 400},
     {"H33 blank behind", BYTES("GET / HTTP/1.1 \r\nHost: h\r\n\r\n"), 400},
     {"H34 two blanks", BYTES("GET  / HTTP/1.1\r\nHost: h\r\n\r\n"), 400},
@@ -428,6 +433,11 @@ static const struct good good_requests[] = {
      BYTES(CHUNKED "00A\r\n0123456789\r\nb\r\n0123456789a\r\n000\r\n\r\n"),
      "POST / 1.1 chunked keep [Host: h; Transfer-Encoding: chunked]\n"
      "{01234567890123456789a}\nend\n"},
+    {"chunk sizes of all digits",
+     BYTES(CHUNKED "9\r\n123456789\r\nf\r\n123456789abcdef\r\nA\r\n123456789A\r\n"
+                   "0\r\n\r\n"),
+     "POST / 1.1 chunked keep [Host: h; Transfer-Encoding: chunked]\n"
+     "{123456789123456789abcdef123456789A}\nend\n"},
     {"coding in other letters",
      BYTES(POST "TRANSFER-encoding:  Chunked\r\n\r\n0\r\n\r\n"),
      "POST / 1.1 chunked keep [Host: h; TRANSFER-encoding: Chunked]\nend\n"},
@@ -450,6 +460,11 @@ static const struct good good_requests[] = {
      "GET / 1.1 none keep [Host: A-b_c.example:65535]\nend\n"},
     {"host, address", BYTES("GET / HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n"),
      "GET / 1.1 none keep [Host: [::1]:8080]\nend\n"},
+    {"host, letters at the edge", BYTES("GET / HTTP/1.1\r\nHost: azAZ09:0\r\n\r\n"),
+     "GET / 1.1 none keep [Host: azAZ09:0]\nend\n"},
+    {"host, address at the edge",
+     BYTES("GET / HTTP/1.1\r\nHost: [afAF09::1.2.3.4]\r\n\r\n"),
+     "GET / 1.1 none keep [Host: [afAF09::1.2.3.4]]\nend\n"},
     {"H25 1.0 and keep-alive", BYTES("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"),
      "GET / 1.0 none keep [Connection: Keep-Alive]\nend\n"},
     {"H25 1.0, length", BYTES("POST / HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc"),
@@ -654,14 +669,29 @@ static void test_http_limits_trailers_and_chunk_lines(void **state)
     seen = read_limited(buf_slice(&in), 1000, 2, 7);
     assert_non_null(strstr(seen, "error 431\n"));
     free(seen);
-    buf_clear(&in);
-    buf_append_str(&in, CHUNKED "1;");
-    for (int i = 0; i < 1000; i++)
-        buf_append_char(&in, 'x');
-    seen = read_whole(HTTP_REQUEST, buf_slice(&in));
-    assert_non_null(strstr(seen, "error 400\n"));
-    free(seen);
+    for (int line = 256; line <= 257; line++) { /* bytes up to the LF */
+        buf_clear(&in);
+        buf_append_str(&in, CHUNKED);
+        buf_printf(&in, "1;%0*d\r\na\r\n0\r\n\r\n", line - 3, 0);
+        seen = read_whole(HTTP_REQUEST, buf_slice(&in));
+        assert_non_null(strstr(seen, line == 256 ? "{a}\nend\n" : "error 400\n"));
+        free(seen);
+    }
     buf_free(&in);
+}
+
+/* One more is refused above: H04, H12. */
+static void test_http_takes_lengths_up_to_the_largest(void **state)
+{
+    (void)state;
+    char *seen = read_whole(
+        HTTP_REQUEST, SLICE_LIT(POST "Content-Length: 9223372036854775807\r\n\r\na"));
+    assert_non_null(strstr(seen, "length=9223372036854775807 "));
+    assert_non_null(strstr(seen, "cut short"));
+    free(seen);
+    seen = read_whole(HTTP_REQUEST, SLICE_LIT(CHUNKED "7fffffffffffffff\r\na"));
+    assert_non_null(strstr(seen, "cut short"));
+    free(seen);
 }
 
 /* ---- answers ---- */
@@ -943,6 +973,8 @@ static void test_http_normal_path_is_what_the_most_eager_reader_understands(void
         {"/./v1/./x/.", "/v1/x"},
         {"/%76%31/%43hat%2D%7e", "/v1/Chat-~"},
         {"/a%2Fb%2f%00", "/a%2Fb%2f%00"},
+        {"/%30%39%41%5A%61%7a%2d%2e%5f", "/09AZaz-._"},
+        {"/%3A%40%5b%60%7B%fF%C3%a9", "/%3A%40%5b%60%7B%fF%C3%a9"},
         {"/%252e%252e", "/%252e%252e"},
         {"/v1;x=1/chat;y?z", "/v1/chat"},
         {"/a/.;x/b", "/a/b"},
@@ -997,6 +1029,7 @@ int main(void)
         cmocka_unit_test(test_http_limits_an_endless_head_by_default),
         cmocka_unit_test(test_http_reads_names_and_values_of_any_length),
         cmocka_unit_test(test_http_limits_trailers_and_chunk_lines),
+        cmocka_unit_test(test_http_takes_lengths_up_to_the_largest),
         cmocka_unit_test(test_http_reads_answers_alike_however_they_are_cut),
         cmocka_unit_test(test_http_reads_no_body_in_an_answer_to_head),
         cmocka_unit_test(test_http_forgets_head_after_the_final_answer_only),
