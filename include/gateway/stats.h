@@ -34,8 +34,11 @@ enum stats_outcome {
 #define STATS_MISSES(X)                                                                  \
     X("first-sight")                                                                     \
     X("too-short")                                                                       \
-    X("evicted") X("not-held-here") X("restore-failed") X("uncacheable")                 \
-        X("engine-refused")
+    X("evicted")                                                                         \
+    X("not-held-here")                                                                   \
+    X("restore-failed")                                                                  \
+    X("uncacheable")                                                                     \
+    X("engine-refused")
 #define STATS_MISS_KINDS 7
 
 struct figures {

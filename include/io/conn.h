@@ -72,8 +72,8 @@ void conn_close(struct conn *c);
  * Sends what is queued (borrowed bytes are copied for it), half-closes, then closes when
  * the peer has closed too, after `linger_ms` or after CONN_LINGER_MAX bytes: what the
  * peer still sends is read and dropped, so that a refusal stays readable (a close with
- * unread input would reset it). Sending may take longer than linger_ms as long as the peer takes
- * something in each such span. `c` is dead for the caller.
+ * unread input would reset it). Sending may take longer than linger_ms as long as the
+ * peer takes something in each such span. `c` is dead for the caller.
  */
 void conn_close_gently(struct conn *c, uint64_t linger_ms);
 

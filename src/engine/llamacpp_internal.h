@@ -140,7 +140,8 @@ void llama_save(struct llama *l, struct llama_slot *s);
 /* Path of a scratch file in the slot directory; `name` gets its bare name. */
 char *llama_scratch(struct llama *l, char name[64]);
 
-/* modelfile.c: hash of size, head, tail and samples of a model file; false: unreadable. */
+/* modelfile.c: hash of size, head, tail and samples of a model file. False where it
+ * cannot be read. */
 bool modelfile_hash(const char *path, struct hash128 *out);
 
 /* procfind.c: the --slot-save-path of the process that listens on this loopback port, in

@@ -39,7 +39,7 @@ bool prompt_fail(struct scan *s, const char *why, size_t at);
 struct slice prompt_key_text(const struct scan *s, const struct jlex_token *t,
                              char tmp[PROMPT_MAX_KEY_TEXT]);
 
-/* Notes a value as a span of the frame. The index is SPAN_NONE where they are too many. */
+/* Notes a value as a span of the frame; the index is SPAN_NONE beyond the limit. */
 bool prompt_note(struct scan *s, uint32_t what, const struct jlex_token *t);
 uint32_t prompt_note_index(struct scan *s, uint32_t what, const struct jlex_token *t);
 
