@@ -61,7 +61,8 @@ void index_find(struct index *ix, const struct piece *v, size_t n, struct index_
  * Learns a prompt that ran: n pieces, of which the first n_prompt are the prompt and the
  * rest its answer. prompt_tokens: the engine's count of the prompt (0: unknown, estimated
  * from bytes). total_tokens and `end`: what the tree holds of it, or 0 and NULL; where
- * total_tokens is below prompt_tokens it says nothing about where the answer ends. All
+ * total_tokens is below prompt_tokens it says nothing about where the answer ends; `end`
+ * lies in the tokens of this prompt and not in those of one that parted from it. All
  * its boundaries become the most recently used, deepest first. Boundaries that were known
  * keep what old and new bounds have in common; where that is nothing, the narrower ones.
  */
@@ -103,7 +104,7 @@ bool index_export(struct index *ix, const struct piece *v, size_t i,
 /*
  * Puts a boundary back as the most recently used, at the place that covers `high`. False
  * where it is known already or the boundary before it is not: records of a prompt come in
- * the order of its pieces.
+ * the order of its pieces. False as well where the boundaries before it fill the budget.
  */
 bool index_import(struct index *ix, const struct index_record *r,
                   const struct tree_mark *at);

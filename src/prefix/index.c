@@ -86,6 +86,9 @@ static void lru_insert(struct index *ix, uint32_t id, uint32_t at)
 /* Makes an entry and all before it the newest, last one first. */
 static void touch(struct index *ix, uint32_t id)
 {
+    if (id == ix->tip)
+        return;
+    ix->tip = id;
     for (; id != INDEX_START; id = ix->entries[id].parent) {
         lru_remove(ix, id);
         lru_insert(ix, id, INDEX_START);
@@ -144,6 +147,8 @@ static void remove_leaf(struct index *ix, uint32_t id)
     *at = e->next;
     lru_remove(ix, id);
     family_leave(ix, id);
+    if (ix->tip == id)
+        ix->tip = e->parent;
     if (ix->tree)
         tree_mark_clear(ix->tree, &e->mark);
     e->next = ix->free;
@@ -177,16 +182,19 @@ static uint32_t take_place(struct index *ix)
     return id;
 }
 
-/* As old as its parent, which must have been touched. */
+/* Next in age to its parent, whose path was touched last and does not fill the budget. */
 static uint32_t add_entry(struct index *ix, const struct piece *p, uint32_t parent)
 {
+    assert(parent == ix->tip);
     const uint32_t id = take_place(ix);
     uint32_t *bucket = bucket_of(ix, p->hash);
+    assert(parent == ix->tip);
     ix->entries[id] =
         (struct index_entry){.hash = p->hash, .check = p->check, .next = *bucket};
     *bucket = id;
     lru_insert(ix, id, parent);
     family_join(ix, id, parent);
+    ix->tip = id;
     return id;
 }
 
@@ -224,14 +232,23 @@ void index_find(struct index *ix, const struct piece *v, size_t n, struct index_
     if (!ix->tree)
         return;
     tree_mark_copy(ix->tree, &hit->at, &e->mark);
-    if (tree_mark_tokens(&hit->at) >= e->held) /* else what follows may be another text */
+    if (tree_mark_tokens(&hit->at) >= e->held) /* else another text may follow there */
         tree_mark_down(ix->tree, &hit->at, hit->reach);
 }
 
 uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent)
 {
     touch(ix, parent);
+    if (ix->n == ix->cap && ix->entries[INDEX_START].newer == parent)
+        return INDEX_START; /* its own path is all there is */
     return add_entry(ix, p, parent);
+}
+
+void index_place(struct index *ix, struct index_entry *e, const struct tree_mark *at)
+{
+    const size_t tokens = tree_mark_tokens(at);
+    tree_mark_copy(ix->tree, &e->mark, at);
+    e->held = tokens < e->bounds.high ? UINT32_MAX : (uint32_t)tokens;
 }
 
 uint32_t index_lookup_hash(struct index *ix, struct hash128 hash)

@@ -23,8 +23,9 @@ struct index_entry {
     uint64_t check;
     struct tree_mark mark;
     struct index_bounds bounds;
-    uint32_t next_high;      /* high of the boundary that followed in the last lesson */
-    uint32_t held;           /* tokens that the mark covered when it was set */
+    uint32_t next_high; /* high of the boundary that followed in the last lesson */
+    uint32_t held; /* tokens that the mark covered when it was set; if that was less than
+                      high, UINT32_MAX */
     uint32_t parent, child;  /* the child that came last */
     uint32_t elder, younger; /* other children of the parent */
     uint32_t newer, older;   /* by use */
@@ -39,6 +40,7 @@ struct index {
     uint32_t cap;  /* entries that the budget allows, the start not counted */
     uint32_t made; /* entries ever used: 1 … made */
     uint32_t n, free;
+    uint32_t tip; /* the entry touched last: the path to it is the newest, in its order */
     double density; /* running mean of tokens per weight */
     uint64_t evicted, check_failures;
 };
@@ -53,11 +55,15 @@ uint32_t index_lookup(struct index *ix, const struct piece *p);
  */
 size_t index_take(struct index *ix, const struct piece *v, size_t n, uint32_t *ids);
 
-/* One more boundary behind `parent`, the most recently used with all before it. */
+/* One more boundary behind `parent`, the most recently used with all before it; or
+ * INDEX_START where the budget does not allow a path that long. */
 uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent);
 
 /* By hash alone: only for what this program has written itself. */
 uint32_t index_lookup_hash(struct index *ix, struct hash128 hash);
+
+/* Sets the place of an entry whose bounds are known. */
+void index_place(struct index *ix, struct index_entry *e, const struct tree_mark *at);
 
 static inline uint32_t index_add_tokens(uint32_t tokens, double more)
 {

@@ -137,8 +137,7 @@ static void move_mark(struct index *ix, struct index_entry *e, const struct tree
     const size_t had = tree_mark_tokens(&e->mark), has = tree_mark_tokens(to);
     if (has < had && has < e->bounds.high)
         return;
-    tree_mark_copy(ix->tree, &e->mark, to);
-    e->held = (uint32_t)has;
+    index_place(ix, e, to);
 }
 
 /* Walks up from the end once; highs ascend, so no mark lies below the next one. */

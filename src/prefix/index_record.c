@@ -28,12 +28,13 @@ bool index_import(struct index *ix, const struct index_record *r,
     if ((parent == INDEX_START && !first) || index_lookup_hash(ix, r->hash))
         return false;
     const struct piece p = {.hash = r->hash, .check = r->check};
-    struct index_entry *e = &ix->entries[index_put_under(ix, &p, parent)];
+    const uint32_t id = index_put_under(ix, &p, parent);
+    if (id == INDEX_START)
+        return false;
+    struct index_entry *e = &ix->entries[id];
     e->bounds = (struct index_bounds){r->low, r->high < r->low ? r->low : r->high};
     e->next_high = r->reach;
-    if (ix->tree && at) {
-        tree_mark_copy(ix->tree, &e->mark, at);
-        e->held = (uint32_t)tree_mark_tokens(at);
-    }
+    if (ix->tree && at)
+        index_place(ix, e, at);
     return true;
 }

@@ -837,6 +837,34 @@ static void test_index_place_is_not_given_up_for_one_that_covers_less(void **sta
     free_index_and_tree(ix);
 }
 
+/* Text that is known beyond what the tree holds of it: what follows there in the tree is
+ * another prompt's. */
+static void test_index_place_is_not_continued_behind_the_end_of_a_lesson(void **state)
+{
+    (void)state;
+    struct index *ix = new_index_and_tree(1 << 20);
+    struct sample s = sample_of(2, (size_t[]){4000, 6000}), other = {0};
+    struct tree_mark start = {0};
+    add_part(&other, copy_text(s.parts[0]));
+    add_part(&other, random_text(9000, 20));
+    build(&other);
+    const uint32_t shared = common_tokens(&s, &other) / BLOCK;
+    learn(ix, &other);
+    insert(&other, &start);
+    tree_mark_up(tree, &start, shared);
+    index_learn(ix, &(struct index_lesson){.v = s.pieces.v,
+                                           .n = s.pieces.n,
+                                           .n_prompt = s.pieces.n,
+                                           .prompt_tokens = (uint32_t)s.n_tokens,
+                                           .end = &start});
+    tree_mark_clear(tree, &start);
+    assert_int_equal(find(ix, &s).n_pieces, s.pieces.n);
+    assert_int_equal(find(ix, &s).place_blocks, shared);
+    sample_free(&s);
+    sample_free(&other);
+    free_index_and_tree(ix);
+}
+
 /* A shared start of one token less than a block, of a block, and of one more: a hit, with
  * the tokens it has, and a place that reaches them although no block ends there. */
 static void test_index_reports_shared_starts_around_one_block(void **state)
@@ -974,6 +1002,70 @@ static void test_index_forgets_from_a_piece_on_and_what_continues_it(void **stat
     free_index_and_tree(ix);
 }
 
+/* ---- records ----------------------------------------------------------------------------- */
+
+/* Exports all boundaries of a prompt and puts them into another index over the same tree,
+ * placed at its end. Returns how many were taken. */
+static size_t carry_over(struct index *from, struct index *to, const struct sample *s)
+{
+    struct tree_mark end = {0};
+    size_t n = 0;
+    insert(s, &end);
+    for (size_t i = 0; i < s->pieces.n; i++) {
+        struct index_record r;
+        assert_true(index_export(from, s->pieces.v, i, &r));
+        n += index_import(to, &r, &end);
+    }
+    tree_mark_clear(tree, &end);
+    return n;
+}
+
+static void test_index_records_bring_boundaries_back(void **state)
+{
+    (void)state;
+    struct index *ix = new_index_and_tree(1 << 20);
+    struct index *copy = index_new(1 << 20, tree);
+    struct sample s = sample_of(3, (size_t[]){3000, 500, 2000}), unknown;
+    struct index_record r;
+    learn(ix, &s);
+    assert_int_equal(carry_over(ix, copy, &s), s.pieces.n);
+    assert_int_equal(carry_over(ix, copy, &s), 0); /* known already */
+    for (size_t i = 1; i <= s.pieces.n; i++) {
+        const struct found a = at_boundary(ix, &s, i), b = at_boundary(copy, &s, i);
+        assert_true(a.low == b.low && a.high == b.high && a.reach == b.reach);
+        assert_true(b.place_tokens >= b.high);
+    }
+    random_sample(&unknown, NULL, 0, 20);
+    assert_false(index_export(ix, unknown.pieces.v, 0, &r));
+    index_forget(copy, s.pieces.v, s.pieces.n, 2);
+    assert_true(index_export(ix, s.pieces.v, 3, &r));
+    assert_false(index_import(copy, &r, NULL)); /* the one before it is not known */
+    assert_int_equal(known_prefix(copy, &s), 2);
+    sample_free(&s);
+    sample_free(&unknown);
+    index_free(copy);
+    free_index_and_tree(ix);
+}
+
+static void test_index_records_beyond_the_budget_are_refused(void **state)
+{
+    static const uint64_t budgets[] = {0, 1000, 3000};
+    (void)state;
+    struct index *ix = new_index_and_tree(1 << 20);
+    struct sample s = sample_of(2, (size_t[]){3000, 9000});
+    learn(ix, &s);
+    for (size_t i = 0; i < sizeof(budgets) / sizeof(*budgets); i++) {
+        struct index *small = index_new(budgets[i], tree);
+        const size_t n = carry_over(ix, small, &s);
+        assert_true(n >= 1 && n < s.pieces.n);
+        assert_int_equal(known_prefix(small, &s), n);
+        assert_int_equal(n_entries(small), n);
+        index_free(small);
+    }
+    sample_free(&s);
+    free_index_and_tree(ix);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1012,6 +1104,10 @@ int main(void)
                                reset),
         cmocka_unit_test_setup(test_index_place_is_not_given_up_for_one_that_covers_less,
                                reset),
+        cmocka_unit_test_setup(
+            test_index_place_is_not_continued_behind_the_end_of_a_lesson, reset),
+        cmocka_unit_test_setup(test_index_records_bring_boundaries_back, reset),
+        cmocka_unit_test_setup(test_index_records_beyond_the_budget_are_refused, reset),
         cmocka_unit_test_setup(test_index_reports_shared_starts_around_one_block, reset),
         cmocka_unit_test_setup(test_index_known_boundaries_stay_a_prefix_under_eviction,
                                reset),
