@@ -104,7 +104,7 @@ class Bodies(Case):
                            spliced=not name.startswith(PINNED))
             try:
                 fragments |= {t for t in texts(json.loads(body.decode("utf-8-sig")))}
-            except ValueError:
+            except (ValueError, RecursionError):
                 pass
         gateway.wait_quiet()
         gateway.stop()

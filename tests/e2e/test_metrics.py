@@ -80,7 +80,7 @@ class Sane(Case):
     def test_K03_line_ends_do_not_change_the_numbers(self):
         seen = []
         for change in ({}, {"crlf": True}, {"chunk_cut": 3}, {"comments": True}):
-            engine, gateway = self.pair(**change)
+            engine, gateway = self.pair(store=False, **change)
             for mark in ("one", "two"):
                 gateway.fetch("POST", CHAT, chat_body(words(200) + mark, stream=True))
                 gateway.wait_quiet()

@@ -205,9 +205,10 @@ class Leaving(SlotCase):
 
     def test_while_the_body_is_on_its_way(self):
         engine, gateway = self.pair()
-        for end in (20, 100, 180):
+        whole = chat_bytes("half a request")
+        for end in (20, 90, len(whole) - 1):
             client = gateway.client()
-            client.send(chat_bytes("half a request")[:end])
+            client.send(whole[:end])
             client.close()
         wait_until(lambda: gateway.in_flight() == 0, "nothing in flight")
         self.assertEqual(engine.bodies("half a request"), [])

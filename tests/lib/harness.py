@@ -327,6 +327,7 @@ class Gateway:
         self.output = []             # lines of both streams, in order of arrival
         self.port = self.admin_port = 0
         self._threads = []
+        self.exit_codes = [0]        # that a test puts up with
 
     def command(self):
         out = [binary(), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
@@ -397,6 +398,7 @@ class Gateway:
 
     def crash(self):
         self.child.kill()
+        self.exit_codes.append(-signal.SIGKILL)
         return self.wait_exit(5)
 
     def resident_kib(self):
@@ -529,7 +531,7 @@ class Case(unittest.TestCase):
     def _end(self):
         for gateway in self.gateways:
             code = gateway.stop()
-            if code not in (0, None, -signal.SIGKILL) or "Sanitizer" in gateway.text():
+            if code not in (*gateway.exit_codes, None) or "Sanitizer" in gateway.text():
                 self._show(gateway)
                 self.fail(f"gateway ended with {code}")
         for engine in self.engines:
@@ -567,11 +569,11 @@ class Case(unittest.TestCase):
             gateway.wait_ready(mode)
         return gateway
 
-    def pair(self, config=None, mode=None, **settings):
+    def pair(self, config=None, mode=None, store=True, **settings):
         """A stand-in and a gateway in front of it, probes and self-test over."""
         self.need_gateway()
         engine = self.engine(**settings)
-        gateway = self.gateway(engine, config, mode=mode)
+        gateway = self.gateway(engine, config, mode=mode, store=store)
         engine.wait_idle()
         engine.reset_log()
         return engine, gateway

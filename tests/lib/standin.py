@@ -104,10 +104,10 @@ class Settings:
 
 
 class Slot:
-    def __init__(self, index):
+    def __init__(self, index, adapters):
         self.id = index
         self.tokens, self.states = [], []
-        self.lora = ()
+        self.lora = adapters      # of its last task; a restore does not change it
         self.unusable = False     # restored, but means no
         self.busy = None          # id of the task
         self.id_task = None       # of the last one; None in a fresh process
@@ -161,11 +161,12 @@ class Engine:
 
     def reset(self):
         """A fresh process."""
-        self.slots = [Slot(i) for i in range(self.settings.slots)]
+        self.global_lora = {i: 1.0 for i in range(self.settings.lora)}
+        adapters = tuple(sorted(self.global_lora.items()))
+        self.slots = [Slot(i, adapters) for i in range(self.settings.slots)]
         self.deferred = []
         self.next_task = 0
         self.inside = 0
-        self.global_lora = {i: 1.0 for i in range(self.settings.lora)}
         self.totals = {"prompt_tokens": 0, "cached": 0, "predicted": 0, "decodes": 0}
         self.generation += 1
         self.start_time = int(time.time()) * 1000 + self.generation
@@ -247,6 +248,7 @@ class Engine:
         with self.lock:
             for slot in task.slots:
                 slot.busy = None
+                slot.processed = slot.cached = 0
                 slot.last_used = time.monotonic()
             task.slots = []
             self.lock.notify_all()
@@ -299,7 +301,7 @@ class Engine:
     def _reuse(self, task, slot, weights, record):
         """Cuts the slot back to what it shares with the prompt; returns how much."""
         adapters = self._adapters(task)
-        if slot.lora != adapters and slot.tokens and slot.lora != ():
+        if slot.lora != adapters:
             slot.clear()
         slot.lora = adapters
         common = 0
@@ -430,6 +432,7 @@ class Engine:
 
     def listing(self):
         with self.lock:
+            self.next_task += 1   # looking is a task as well
             return [self._slot_entry(s) for s in self.slots]
 
     def _slot_entry(self, s):
