@@ -20,18 +20,9 @@ void http_chunks_init(struct http_chunks *c, struct http_limits limits)
     http_scan_init(&c->trailers, HTTP_SCAN_LINE, limits);
 }
 
-/* No converter of the C library: those take signs, blanks, "0x" and wrap around. */
-static int hex_digit(char ch)
-{
-    if (ch >= '0' && ch <= '9')
-        return ch - '0';
-    const char lower = (char)(ch | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
 static enum http_fault size_byte(struct http_chunks *c, char ch)
 {
-    const int digit = hex_digit(ch);
+    const int digit = http_scan_hex(ch);
     if (digit >= 0) {
         if (c->left > HTTP_LENGTH_MAX >> 4)
             return HTTP_FAULT_CHUNK_SIZE;

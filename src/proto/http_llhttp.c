@@ -13,8 +13,8 @@
 /*
  * A second reading. Smuggling lives on two programs that read one head in two ways, so
  * llhttp reads each head after us, and a head on which both do not agree (the same names,
- * the same values, the same framing) is refused. It can only ever make us stricter: the one
- * difference that fuzzing found is a tab behind a length or a coding.
+ * the same values, the same framing) is refused. It can only ever make us stricter: the
+ * one difference that fuzzing found is a tab behind a length or a coding.
  *
  * llhttp gets a start line of its own: it knows a fixed list of methods and refuses
  * versions from 1.2 on, both of which we serve. Nor does it see the body (http_chunks.c

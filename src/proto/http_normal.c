@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#include "proto/http.h"
+#include "http_parts.h"
 
 /*
  * What a target means, to decide on routes only; what is forwarded stays as it came.
  * Upstreams differ in what they decode and fold, so the copy is what the most eager of
  * them would understand, and what they could understand in different ways is refused.
  */
-
-static int hex_value(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    const char lower = (char)(c | 0x20);
-    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
 
 static bool is_unreserved(char c)
 {
@@ -51,8 +43,8 @@ static bool append_segment(struct buf *out, struct slice s)
             buf_append_char(out, s.ptr[i]);
             continue;
         }
-        const int high = i + 2 < s.len ? hex_value(s.ptr[i + 1]) : -1;
-        const int low = i + 2 < s.len ? hex_value(s.ptr[i + 2]) : -1;
+        const int high = i + 2 < s.len ? http_scan_hex(s.ptr[i + 1]) : -1;
+        const int low = i + 2 < s.len ? http_scan_hex(s.ptr[i + 2]) : -1;
         if (high < 0 || low < 0)
             return false;
         const char c = (char)(high << 4 | low);

@@ -85,6 +85,10 @@ enum http_scan_stop http_scan_feed(struct http_scan *s, struct slice in, size_t 
 bool http_scan_is_token(char c);
 bool http_scan_is_value(char c);
 
+/* Value of a hexadecimal digit, -1 for others. (The converters of the C library take
+ * signs, blanks and "0x", and wrap around.) */
+int http_scan_hex(char c);
+
 /* ---- heads (http_head.c, http_llhttp.c) -------------------------------------------- */
 
 /* Takes the start line (without CRLF) apart. */

@@ -60,6 +60,14 @@ bool http_scan_is_value(char c)
     return class != CONTROL && class != CR && class != LF;
 }
 
+int http_scan_hex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    const char lower = (char)(c | 0x20);
+    return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
 void http_scan_init(struct http_scan *s, enum http_scan_state state,
                     struct http_limits limits)
 {
