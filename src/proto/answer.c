@@ -147,23 +147,18 @@ const struct answer_facts *answer_facts(const struct answer *a)
     return &a->facts;
 }
 
-/* What was there but empty is not nothing: it gets an address. */
-static struct slice text_of(const struct buf *b)
-{
-    return buf_len(b) ? buf_slice(b) : SLICE_LIT("");
-}
-
 const struct prompt_answer *answer_text(struct answer *a)
 {
+    const struct slice none = {NULL, 0};
     if (!a->facts.text_whole)
         return NULL;
     for (size_t i = 0; i < a->n_calls; i++)
-        a->call_views[i] = (struct prompt_tool_call){text_of(&a->calls[i].id),
-                                                     text_of(&a->calls[i].name),
-                                                     text_of(&a->calls[i].arguments)};
+        a->call_views[i] = (struct prompt_tool_call){buf_slice(&a->calls[i].id),
+                                                     buf_slice(&a->calls[i].name),
+                                                     buf_slice(&a->calls[i].arguments)};
     a->view = (struct prompt_answer){
-        .content = a->has_content ? text_of(&a->content) : slice_make(NULL, 0),
-        .reasoning = buf_slice(&a->reasoning),
+        .content = a->has_content ? buf_slice(&a->content) : none,
+        .reasoning = buf_len(&a->reasoning) ? buf_slice(&a->reasoning) : none,
         .calls = a->call_views,
         .n_calls = a->n_calls,
     };
