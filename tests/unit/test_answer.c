@@ -472,8 +472,7 @@ static void test_answer_blocks_in_an_order_that_cannot_be_quoted(void **state)
     static const char *const contents[] = {
         "{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}",
         "{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"thinking\",\"thinking\":\"b\"}",
-        "{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"n\",\"input\":{}},"
-        "{\"type\":\"text\",\"text\":\"b\"}",
+        "{\"type\":\"tool_use\",\"input\":{}},{\"type\":\"text\",\"text\":\"b\"}",
         "{\"type\":\"server_tool_use\",\"id\":\"t\"}",
     };
     (void)state;
