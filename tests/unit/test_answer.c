@@ -360,6 +360,21 @@ static void test_answer_text_of_documents(void **state)
     answer_free(a);
 }
 
+static void test_answer_takes_reasoning_once_under_either_name(void **state)
+{
+    static const char *const both[] = {
+        "{\"reasoning\":\"h\",\"reasoning_content\":\"h\"}",
+        "{\"reasoning_content\":\"m\",\"reasoning\":\"m\"}", "{\"content\":\"x\"}"};
+    static const char *const other[] = {"{\"reasoning\":\"hm\"}", "{\"content\":\"x\"}"};
+    struct answer *a = CHAT_STREAM(both);
+    (void)state;
+    assert_slice(text_of(a)->reasoning, "hm");
+    answer_free(a);
+    a = CHAT_STREAM(other);
+    assert_slice(text_of(a)->reasoning, "hm");
+    answer_free(a);
+}
+
 static void test_answer_calls_of_documents(void **state)
 {
     struct answer *a =
@@ -565,6 +580,7 @@ int main(void)
         cmocka_unit_test(test_answer_errors_are_seen),
         cmocka_unit_test(test_answer_what_is_no_json_is_not_known),
         cmocka_unit_test(test_answer_text_of_documents),
+        cmocka_unit_test(test_answer_takes_reasoning_once_under_either_name),
         cmocka_unit_test(test_answer_calls_of_documents),
         cmocka_unit_test(test_answer_puts_fragments_of_calls_together),
         cmocka_unit_test(test_answer_blocks_of_a_messages_stream),

@@ -277,6 +277,7 @@ static void test_prompt_tells_batches_from_single_prompts(void **state)
         {"[[1],\"a\"]", PROMPT_BAR_BATCH, 2, 0},
         {"[1,\"a\"]", PROMPT_BAR_MIXED, 1, 0},
         {"[\"a\",1]", PROMPT_BAR_MIXED, 1, 0},
+        {"[1,\"a\",2,\"b\"]", PROMPT_BAR_MIXED, 1, 0},
         {"[[1,\"a\"]]", PROMPT_BAR_MIXED, 1, 0},
         {"{\"prompt_string\":\"a\"}", PROMPT_BAR_NONE, 1, 0},
         {"[{\"prompt_string\":\"a\"},\"b\"]", PROMPT_BAR_BATCH, 2, 0},
