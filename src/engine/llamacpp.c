@@ -141,7 +141,11 @@ static void look_up(struct llama *l, struct job *job, struct prospect *p)
         p->prompt_tokens = p->hit.high;
     if (!l->store_on || !p->hit.at.node)
         return;
-    uint32_t most = p->hit.reach;
+    /* One block further than known: it costs a millisecond, and what a template puts
+     * behind a boundary is often common as well. */
+    uint32_t most = p->hit.reach + cache_block_tokens(l->r->cache);
+    if (tree_mark_tokens(&p->hit.at) >= p->hit.reach)
+        tree_mark_down(cache_tree(l->r->cache), &p->hit.at, most);
     if (l->n_ctx > SLOT_RESERVE && most > l->n_ctx - SLOT_RESERVE)
         most = l->n_ctx - SLOT_RESERVE;
     p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
@@ -432,6 +436,7 @@ void llama_down(struct llama *l, const char *why)
     if (l->phase != LLAMA_DOWN)
         log_event(LOG_WARN, "engine-down", "replica", "%s", l->r->name, "why", "%s", why,
                   NULL);
+    l->r->n.restarts += l->phase == LLAMA_READY; /* what comes back is another process */
     l->phase = LLAMA_DOWN;
     l->store_on = false;
     l->last_task = -1;
@@ -564,7 +569,11 @@ static struct lesson *lesson_of(struct llama *l, const struct job *job)
 static void learn_text(struct llama *l, const struct lesson *ls)
 {
     struct index_hit hit = {0};
+    const uint32_t bt = cache_block_tokens(l->r->cache);
     index_find(cache_index(l->r->cache), ls->v, ls->n, &hit);
+    const size_t common = (hit.high + bt - 1) / bt; /* behind it lies another prompt */
+    if (common < tree_mark_blocks(&hit.at))
+        tree_mark_up(cache_tree(l->r->cache), &hit.at, common);
     const struct index_lesson lesson = {.v = ls->v,
                                         .n = ls->n,
                                         .n_prompt = ls->n_prompt,
@@ -633,6 +642,14 @@ static void first_content(void *state, struct job *job)
 
 /* ---- the driver -------------------------------------------------------------------- */
 
+/* The engine dropped a connection: look at its slots at once, it may be a new process. */
+static void on_lost(void *arg)
+{
+    struct llama *l = arg;
+    if (l->phase == LLAMA_READY)
+        timer_start(&l->poll, 0);
+}
+
 static void *open_llama(struct replica *r)
 {
     struct llama *l = mem_zalloc(sizeof(*l));
@@ -644,6 +661,7 @@ static void *open_llama(struct replica *r)
     l->frame = mem_zalloc(sizeof(*l->frame));
     list_init(&l->queue);
     timer_init(&l->poll, r->loop, llama_on_poll, l);
+    upstream_on_lost(r->up, on_lost, l);
     llama_probe_start(l);
     return l;
 }
@@ -651,6 +669,7 @@ static void *open_llama(struct replica *r)
 static void close_llama(void *state)
 {
     struct llama *l = state;
+    upstream_on_lost(l->r->up, NULL, NULL);
     llama_probe_stop(l);
     ask_cancel(l->asking);
     timer_fini(&l->poll);
@@ -679,6 +698,7 @@ static void describe(void *state, json_t *into)
                                                "unsaved", s->unsaved));
     }
     json_object_set_new(into, "slots", slots);
+    json_object_set_new(into, "kv_operations", json_integer(l->ops));
     json_object_set_new(into, "context", json_integer(l->n_ctx));
     json_object_set_new(into, "build", json_string(l->build));
     if (l->store_on) {

@@ -217,6 +217,13 @@ static bool insert_found(struct attach *a, size_t leaf)
     return whole;
 }
 
+/* From the last full block on to the short one behind it: matching knows full blocks only.
+ * Where several follow it is the newest, which covers as much. */
+static void step_to_tail(struct cache *c, struct tree_mark *m, uint32_t n_tokens)
+{
+    tree_mark_down(c->tree, m, tree_mark_tokens(m) + n_tokens);
+}
+
 /* Finds the place of a logged boundary: a path to its block, cut at its depth. */
 static void find_place(void *arg, struct hash128 block, uint32_t n_blocks,
                        struct tree_mark *m)
@@ -230,8 +237,8 @@ static void find_place(void *arg, struct hash128 block, uint32_t n_blocks,
     uint32_t left = n_blocks;
     for (; left > 0 && i != SIZE_MAX; i = a->v[i].parent)
         chain[--left] = a->v[i].head.hash;
-    if (left == 0)
-        tree_match(a->c->tree, chain, n_blocks, NULL, m);
+    if (left == 0 && tree_match(a->c->tree, chain, n_blocks, NULL, m) + 1 == n_blocks)
+        step_to_tail(a->c, m, a->v[at - 1].head.n_tokens);
     free(chain);
 }
 

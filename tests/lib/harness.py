@@ -467,7 +467,9 @@ class Gateway:
         def quiet():
             stats = self.stats()
             return stats["total"]["in_flight"] == 0 and all(
-                slot["state"] == "idle" for r in stats["replicas"] for slot in r["slots"])
+                r.get("kv_operations", 0) == 0 and
+                all(slot["state"] == "idle" and not slot["unsaved"] for slot in r["slots"])
+                for r in stats["replicas"])
         wait_until(quiet, lambda: f"quiet: {self.stats()}")
 
     def fetch(self, *arguments, **more):
