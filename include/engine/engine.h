@@ -22,7 +22,7 @@
 
 #include "base/err.h"
 #include "base/list.h"
-#include "engine/upstream.h"
+#include "wire/upstream.h"
 #include "prefix/pieces.h"
 #include "prefix/ttft.h"
 #include "proto/answer.h"

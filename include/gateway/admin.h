@@ -14,7 +14,7 @@
  * Nothing here changes state, and nothing holds prompt text.
  */
 
-#include "gateway/front.h"
+#include "wire/front.h"
 #include "gateway/request.h"
 
 struct admin_world {

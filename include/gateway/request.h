@@ -8,7 +8,7 @@
  */
 
 #include "engine/engine.h"
-#include "gateway/front.h"
+#include "wire/front.h"
 #include "gateway/stats.h"
 
 struct request;

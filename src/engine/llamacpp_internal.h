@@ -17,7 +17,7 @@
  * gets nothing.
  */
 
-#include "engine/ask.h"
+#include "wire/ask.h"
 #include "engine/engine.h"
 #include "proto/slotfile.h"
 

@@ -303,6 +303,8 @@ static void on_template(struct probe *p, int status, json_t *doc)
             l->r->slot_dir = mem_strdup(dir);
     }
     if (l->r->slot_dir) {
+        free(p->saved_path);
+        free(p->cut_path);
         p->saved_path = llama_scratch(l, p->saved_name);
         p->cut_path = llama_scratch(l, p->cut_name);
         go(p, STEP_ERASE);
@@ -471,6 +473,7 @@ static void on_attached(void *arg, size_t n_blocks)
     }
     l->store_on = true;
     l->failures_in_row = 0;
+    l->last_task = 0; /* the self-test ran: a process that shows no task is another one */
     llama_probe_stop(l);
     replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known", n_blocks);
     llama_probed(l);

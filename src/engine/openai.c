@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "engine/ask.h"
+#include "wire/ask.h"
 
 /*
  * Any server that speaks the OpenAI API: nothing can be put back, so jobs pass straight

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef INCIPIT_GATEWAY_FRONT_H
-#define INCIPIT_GATEWAY_FRONT_H
+#ifndef INCIPIT_WIRE_FRONT_H
+#define INCIPIT_WIRE_FRONT_H
 
 /*
  * The side that faces clients: accepts connections, reads requests strictly, hands each

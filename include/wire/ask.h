@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef INCIPIT_ENGINE_ASK_H
-#define INCIPIT_ENGINE_ASK_H
+#ifndef INCIPIT_WIRE_ASK_H
+#define INCIPIT_WIRE_ASK_H
 
 /*
  * Small control calls to an engine with JSON in and out (/props, /slots, save, restore):
@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "engine/upstream.h"
+#include "wire/upstream.h"
 
 #define ASK_MAX_BYTES ((size_t)16 << 20)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef INCIPIT_ENGINE_UPSTREAM_H
-#define INCIPIT_ENGINE_UPSTREAM_H
+#ifndef INCIPIT_WIRE_UPSTREAM_H
+#define INCIPIT_WIRE_UPSTREAM_H
 
 /*
  * HTTP calls to one engine address over a pool of kept-alive connections.
@@ -47,6 +47,12 @@ void upstream_free(struct upstream *u); /* no calls may be left */
 const char *upstream_host(const struct upstream *u);
 const char *upstream_prefix(const struct upstream *u);
 const struct addr *upstream_addr(const struct upstream *u);
+
+/*
+ * Tells when the engine closed a connection that it should have kept, or could not be
+ * reached: it may have been restarted. `lost` may start calls.
+ */
+void upstream_on_lost(struct upstream *u, loop_cb lost, void *arg);
 
 /* Closes all idle connections (the engine was restarted). */
 void upstream_flush(struct upstream *u);

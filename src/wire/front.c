@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "gateway/front.h"
+#include "wire/front.h"
 
 /*
  * One client connection:

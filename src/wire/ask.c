@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "engine/ask.h"
+#include "wire/ask.h"
 
 #include <stdlib.h>
 #include <string.h>

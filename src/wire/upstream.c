@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "engine/upstream.h"
+#include "wire/upstream.h"
 
 /*
  * Happy path:  call_start → (pooled connection | connect) → write head and body →
@@ -28,6 +28,8 @@ struct upstream {
     struct list idle;  /* pooled, most recently used first */
     struct list calls; /* under way */
     struct upstream_stats stats;
+    loop_cb lost;
+    void *lost_arg;
 };
 
 struct pooled {
@@ -102,6 +104,18 @@ struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
         return NULL;
     }
     return u;
+}
+
+void upstream_on_lost(struct upstream *u, loop_cb lost, void *arg)
+{
+    u->lost = lost;
+    u->lost_arg = arg;
+}
+
+static void note_lost(struct upstream *u)
+{
+    if (u->lost)
+        u->lost(u->lost_arg);
 }
 
 static void free_pooled(struct pooled *p)
@@ -208,8 +222,11 @@ static void on_idle_expired(void *arg)
 static void on_idle_event(void *arg, struct conn *conn, enum conn_event event)
 {
     (void)conn;
-    if (event == CONN_CLOSED || event == CONN_ENDED || event == CONN_DATA)
-        on_idle_expired(arg);
+    struct upstream *u = ((struct pooled *)arg)->u;
+    if (event != CONN_CLOSED && event != CONN_DATA)
+        return;
+    on_idle_expired(arg);
+    note_lost(u);
 }
 
 static void to_pool(struct pooled *p)
@@ -307,11 +324,13 @@ struct call *call_start(struct upstream *u, const struct call_request *rq,
 static void on_broken(struct call *c, const char *what, int error)
 {
     struct err e = {0};
+    struct upstream *u = c->u;
     if (c->reused && !c->answered && !c->retried) {
         c->retried = true;
-        c->u->stats.retries++;
+        u->stats.retries++;
         drop_connection(c);
         open_call(c);
+        note_lost(u);
         return;
     }
     err_set(&e, c->connected ? ERR_CLOSED : ERR_REFUSED, "%s%s%s", what,
