@@ -416,6 +416,9 @@ class Damaged(ReuseCase):
         system = words(500, "crash")
         self.ask_right(gateway, engine, system_body(system, "apples"))
         self.learn(engine, gateway)
+        log = os.path.join(gateway.store_dir, "prompts.log")
+        wait_until(lambda: gateway.store_stats()["disk_blocks"] == gateway.store_stats()["blocks"]
+                   and os.path.exists(log) and os.path.getsize(log), "all is on disk")
         self.ask_right(gateway, engine, system_body(words(800, "late"), "bridges"))
         gateway.crash()
         engine.restart()
@@ -519,6 +522,20 @@ class EngineSaysNo(ReuseCase):
         self.ask_right(gateway, engine, system_body(words(300, "a-fam"), "a-fam two"))
         with open(victim, encoding="ascii") as f:
             self.assertEqual(f.read(), "precious")
+
+
+    def test_K46_engine_that_lost_its_slots_in_silence_costs_prefill_only(self):
+        engine, gateway = self.pair(mode="store")
+        system = words(300, "lost")
+        for marker in ("apples", "bridges", "candles", "dragons"):
+            self.ask_right(gateway, engine, system_body(system, marker))
+            gateway.wait_quiet()
+            with engine.engine.lock:
+                for slot in engine.engine.slots:
+                    slot.clear()
+        self.assertLessEqual(gateway.total("delivered_tokens"),
+                             sum(r.cache_n for r in engine.generations()))
+        self.assert_clean(allowed=("save-empty",))
 
 
 class Bounded(ReuseCase):

@@ -106,6 +106,24 @@ class Queue(SlotCase):
         self.assertEqual([engine.bodies(m)[0].slot for m in ("first", "second")], [1, 1])
         self.assertEqual(engine.events("deferred"), [])
 
+    def test_requests_that_cannot_be_pinned_wait_for_a_save(self):
+        """The engine may give them the very slot that is about to be saved."""
+        engine, gateway = self.pair(mode="store")
+        engine.hold("save")
+        with gateway.client() as first, gateway.client() as second:
+            first.send(chat_bytes(words(200, "to be saved")))
+            self.assertEqual(first.read_answer().status, 200)
+            engine.wait_held("save")
+            body = json.dumps({"max_tokens": 2, "messages": [
+                {"role": "user", "content": "cannot be pinned"}]}).encode()
+            second.send(request_bytes("POST", "/v1/messages", body))
+            wait_until(lambda: gateway.in_flight() == 1, "is waiting")
+            with self.assertRaises(TimeoutError):
+                engine.wait_for(lambda: engine.bodies("cannot be pinned"), timeout=0.1)
+            engine.release("save")
+            self.assertEqual(second.read_answer().status, 200)
+        self.assert_clean()
+
     def test_mixed_load_is_all_right(self):
         """Threads with prompts of a few families, some of which leave early."""
         engine, gateway = self.pair()

@@ -110,6 +110,7 @@ class Slot:
         self.lora = adapters      # of its last task; a restore does not change it
         self.unusable = False     # restored, but means no
         self.busy = None          # id of the task
+        self.request = None       # in the log, of the last task
         self.id_task = None       # of the last one; None in a fresh process
         self.last_used = -1
         self.processed = self.cached = 0
@@ -240,6 +241,7 @@ class Engine:
                     self.deferred.remove(task)
             for slot in slots:
                 slot.busy = slot.id_task = task.id
+                slot.request = record.index
                 slot.stream = task.stream
             task.slots = slots
             self.lock.notify_all()
@@ -351,7 +353,8 @@ class Engine:
         slot = self.slots[index % len(self.slots)]
         with self.lock:
             if slot.busy is not None:
-                self.note("slot-action-busy", action=action, slot=slot.id)
+                self.note("slot-action-busy", action=action, slot=slot.id, busy=slot.busy,
+                          request=slot.request)
             while slot.busy is not None or any(
                     t.pinned in (-1, slot.id) for t in self.deferred):
                 if record.conn.dropped:
