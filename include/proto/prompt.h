@@ -81,8 +81,8 @@ enum prompt_bar {
 
 /* A noted piece of the body: a JSON value, quotes or brackets included. */
 struct prompt_span {
-    uint32_t what;  /* private to prompt.c */
-    uint32_t owner; /* index of the message it belongs to */
+    uint32_t what;  /* private, as all of it: src/proto/prompt_spans.h */
+    uint32_t owner; /* index of the span of the object it belongs to */
     size_t start, end;
 };
 
@@ -105,7 +105,7 @@ struct prompt {
     size_t splice_at;   /* behind the opening brace: where fields can be put in */
     bool splice_comma;  /* the object is not empty: such a field needs a comma */
 
-    uint32_t *ids; /* a prompt of token ids, else NULL; owned */
+    uint32_t *ids; /* a single prompt of token ids, else NULL; owned */
     size_t n_ids;
     size_t n_prompts; /* of a batch; 1 otherwise */
 
@@ -119,7 +119,8 @@ struct prompt {
 /*
  * Scans `body`, which must stay alive and unchanged while the prompt is used. Always
  * leaves `p` valid; free it with prompt_free(). Returns true where it is readable
- * (p->bar may still bar it from caching).
+ * (p->bar may still bar it from caching). Of an unreadable body the facts are those that
+ * stood before the fault. PROMPT_NONE: any object is readable, for model and stream.
  */
 bool prompt_scan(struct prompt *p, enum prompt_api api, struct slice body);
 void prompt_free(struct prompt *p);
