@@ -19,350 +19,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "route/plan.h"
 
-#define LEARN_RATE 0.2    /* weight of a new measurement */
-#define SLOT_RESERVE 8    /* tokens of a slot's context that a restore leaves free */
-#define TEMPLATE_TOKENS 8 /* of a prompt around its text, for estimates */
-
-/* ---- what slots hold --------------------------------------------------------------- */
-
-void lesson_free(struct lesson *ls)
-{
-    if (!ls)
-        return;
-    free(ls->v);
-    free(ls);
-}
-
-/* Root of the chain of its blocks: the model, and what of the request changes the KV. */
-static struct hash128 kv_root_of(const struct llama *l, const struct job *job)
-{
-    struct buf b = {0};
-    buf_append_str(&b, "kv");
-    buf_append(&b, &l->fingerprint, sizeof(l->fingerprint));
-    buf_append_slice(&b, job->kv_root);
-    const struct hash128 root = chain_hash(cache_key(l->r->cache), buf_slice(&b));
-    buf_free(&b);
-    return root;
-}
-
-/* What a job's prompt and answer are by text; counts are added when they are known. */
-struct lesson *lesson_new(struct llama *l, const struct job *job)
-{
-    struct lesson *ls = mem_zalloc(sizeof(*ls));
-    ls->n = job->pieces->n;
-    ls->n_prompt = job->n_prompt_pieces;
-    ls->v = mem_array(ls->n + 1, sizeof(*ls->v));
-    memcpy(ls->v, job->pieces->v, ls->n * sizeof(*ls->v));
-    ls->kv_root = kv_root_of(l, job);
-    return ls;
-}
-
-void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what, uint32_t tokens)
-{
-    (void)l;
-    if (s->holds != what)
-        lesson_free(s->holds);
-    s->holds = what;
-    s->tokens = tokens;
-    s->unsaved = false;
-}
-
-void llama_forget(struct llama *l, struct llama_slot *s)
-{
-    llama_holds(l, s, NULL, 0);
-}
-
-/* Tokens of the stored start of a prompt that is known by text. */
-uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n)
-{
-    struct index_hit hit = {0};
-    index_find(cache_index(l->r->cache), v, n, &hit);
-    const uint32_t tokens = cache_restorable(l->r->cache, &hit.at, hit.high);
-    tree_mark_clear(cache_tree(l->r->cache), &hit.at);
-    return tokens < hit.high ? tokens : hit.high;
-}
-
-/* ---- placing ----------------------------------------------------------------------- */
-
-/* What the index and the store know of a job's prompt. */
-struct prospect {
-    struct index_hit hit;
-    uint32_t prompt_tokens; /* estimate */
-    uint32_t known;         /* middle of the estimate of the known start */
-    uint32_t restorable;    /* stored tokens that a restore would put back */
-    uint32_t useful;        /* of these, probably common */
-};
-
-static uint32_t estimate_tokens(const struct llama *l, const struct job *job)
-{
-    if (job->prompt && job->prompt->n_ids)
-        return (uint32_t)job->prompt->n_ids;
-    return (uint32_t)((double)job->text_bytes / l->r->bytes_per_token) + TEMPLATE_TOKENS;
-}
-
-static bool is_current(const struct llama *l, const struct job *job)
-{
-    return job->cacheable && hash128_eq(job->seed, l->r->seed);
-}
-
-/* Token ids need no estimate: they match blocks directly. */
-static void match_ids(struct llama *l, const struct job *job, struct index_hit *hit)
-{
-    struct cache *c = l->r->cache;
-    const uint32_t bt = cache_block_tokens(c);
-    const struct prompt *p = job->prompt;
-    struct hash128 *chain = mem_array(p->n_ids / bt + 1, sizeof(*chain));
-    struct tree_mark m = {0};
-    const size_t n =
-        chain_blocks(cache_key(c), kv_root_of(l, job), p->ids, p->n_ids, bt, chain);
-    const uint32_t tokens = (uint32_t)tree_match(cache_tree(c), chain, n, p->ids, &m) * bt;
-    if (tokens >= hit->low) {
-        tree_mark_copy(cache_tree(c), &hit->at, &m);
-        hit->low = hit->high = tokens;
-        hit->reach = (uint32_t)tree_mark_down(cache_tree(c), &hit->at, tokens + bt);
-    }
-    tree_mark_clear(cache_tree(c), &m);
-    free(chain);
-}
-
-static void look_up(struct llama *l, struct job *job, struct prospect *p)
-{
-    memset(p, 0, sizeof(*p));
-    p->prompt_tokens = estimate_tokens(l, job);
-    if (!is_current(l, job) || !job->pieces->n)
-        return;
-    index_find(cache_index(l->r->cache), job->pieces->v, job->pieces->n, &p->hit);
-    if (job->prompt->n_ids)
-        match_ids(l, job, &p->hit);
-    p->known = (p->hit.low + p->hit.high) / 2;
-    if (p->prompt_tokens < p->hit.low)
-        p->prompt_tokens = p->hit.high;
-    if (!l->store_on || !p->hit.at.node)
-        return;
-    /* One block further than known: it costs a millisecond, and what a template puts
-     * behind a boundary is often common as well. */
-    uint32_t most = p->hit.reach + cache_block_tokens(l->r->cache);
-    if (tree_mark_tokens(&p->hit.at) >= p->hit.reach)
-        tree_mark_down(cache_tree(l->r->cache), &p->hit.at, most);
-    if (l->n_ctx > SLOT_RESERVE && most > l->n_ctx - SLOT_RESERVE)
-        most = l->n_ctx - SLOT_RESERVE;
-    p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
-    while (p->restorable + SLOT_RESERVE > l->n_ctx && most > cache_block_tokens(l->r->cache)) {
-        most -= cache_block_tokens(l->r->cache); /* a whole block less */
-        p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
-    }
-    p->useful = p->restorable < p->known ? p->restorable : p->known;
-}
-
-/* How much of the prompt a slot has already, by comparing text. */
-static uint32_t resident_tokens(const struct llama_slot *s, const struct job *job,
-                                const struct prospect *p)
-{
-    if (!s->holds || !job->cacheable)
-        return 0;
-    const struct lesson *h = s->holds;
-    const size_t common = pieces_common(h->v, h->n, job->pieces->v, job->pieces->n);
-    if (!common)
-        return 0;
-    const double share =
-        (double)h->v[common - 1].end_bytes / (double)(h->v[h->n - 1].end_bytes + 1);
-    uint32_t tokens = (uint32_t)(share * s->tokens);
-    if (common >= p->hit.n_pieces && tokens < p->known)
-        tokens = p->known; /* the index knows this boundary better */
-    return tokens < s->tokens ? tokens : s->tokens;
-}
-
-static size_t snapshot(const struct llama *l, const struct job *job,
-                       const struct prospect *p, struct plan_slot *out)
-{
-    for (size_t i = 0; i < l->n_slots; i++) {
-        const struct llama_slot *s = &l->slots[i];
-        const uint32_t resident = resident_tokens(s, job, p);
-        const uint32_t rest = s->tokens - resident;
-        const uint32_t stored = s->holds ? s->holds->known_tokens : 0;
-        out[i] = (struct plan_slot){.idle = s->state == SLOT_IDLE,
-                                    .resident_tokens = resident,
-                                    .held_tokens = s->tokens,
-                                    .prefill_tokens = s->prefill,
-                                    .last_used_us = s->last_used_us};
-        if (s->unsaved && s->tokens > stored)
-            out[i].unsaved_tokens =
-                rest < s->tokens - stored ? rest : s->tokens - stored;
-    }
-    return l->n_slots;
-}
-
-static const char *miss_reason(const struct llama *l, const struct job *job,
-                               const struct prospect *p, uint32_t resident)
-{
-    if (!job->cacheable)
-        return "uncacheable";
-    if (resident || p->restorable)
-        return NULL;
-    if (p->prompt_tokens < cache_block_tokens(l->r->cache))
-        return "too-short";
-    if (!p->hit.n_pieces)
-        return "first-sight";
-    return l->store_on ? "evicted" : "not-held-here";
-}
-
-static unsigned running_prefills(const struct llama *l)
-{
-    unsigned n = 0;
-    for (size_t i = 0; i < l->n_slots; i++)
-        n += l->slots[i].prefill > 0;
-    return n;
-}
-
-static size_t idle_slots(const struct llama *l)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < l->n_slots; i++)
-        n += l->slots[i].state == SLOT_IDLE;
-    return n;
-}
-
-/* /v1/messages drops id_slot, and what cannot be read cannot be changed. */
-static bool can_pin(const struct job *job)
-{
-    const enum prompt_api api = job->prompt->api;
-    return job->prompt->bar != PROMPT_BAR_UNREADABLE &&
-           (api == PROMPT_CHAT || api == PROMPT_COMPLETIONS || api == PROMPT_NATIVE);
-}
-
-void llama_job_ready(struct llama *l, struct job *job)
-{
-    struct llama_slot *s = job->engine;
-    job->plan.overlap = running_prefills(l);
-    if (s) {
-        job->plan.held = s->tokens;
-        s->prefill = estimate_tokens(l, job);
-        s->prefill -= job->plan.promised < s->prefill ? job->plan.promised : s->prefill;
-    }
-    if (!can_pin(job) && !job->wants_all) {
-        if (s) { /* a slot was prepared; the engine will choose it, or another */
-            s->state = SLOT_IDLE;
-            s->job = NULL;
-            s->prefill = 0;
-            job->engine = NULL;
-        }
-        job->plan.slot = -1;
-        l->binding = (struct binding){.active = true, .job = job};
-        llama_poll(l);
-    }
-    job->sent = true;
-    job->on_phase(job, JOB_READY);
-}
-
-static void take_slot(struct llama *l, struct llama_slot *s, struct job *job)
-{
-    assert(s->state == SLOT_IDLE);
-    s->state = SLOT_OWNED;
-    s->job = job;
-    s->last_used_us = loop_now_us(l->r->loop);
-    job->engine = s;
-    job->plan.slot = s->id;
-    job->plan.splice_slot = can_pin(job) && !job->prompt->has_id_slot;
-}
-
-static void place_exclusive(struct llama *l, struct job *job)
-{
-    for (size_t i = 0; i < l->n_slots; i++) {
-        llama_forget(l, &l->slots[i]);
-        l->slots[i].state = SLOT_OWNED;
-        l->slots[i].job = job;
-    }
-    l->exclusive = job;
-    job->engine = NULL;
-    job->plan.slot = -1;
-    job->plan.miss = "uncacheable";
-    llama_job_ready(l, job);
-}
-
-/* Puts a job on a slot; false where none that it may have is idle. */
-static bool place(struct llama *l, struct job *job)
-{
-    struct plan_slot slots[LLAMA_MAX_SLOTS];
-    struct prospect p;
-    look_up(l, job, &p);
-    const struct plan_question q = {.slots = slots,
-                                    .n_slots = snapshot(l, job, &p, slots),
-                                    .pinned = job->wants_slot,
-                                    .prompt_tokens = p.prompt_tokens,
-                                    .restorable_tokens = p.useful,
-                                    .restore_ms_per_token = l->restore_ms_per_token,
-                                    .ms_per_token = l->r->ms_per_token};
-    const struct plan_choice c = plan_choose(&q);
-    if (c.slot >= 0) {
-        struct llama_slot *s = &l->slots[c.slot];
-        const uint32_t resident = slots[c.slot].resident_tokens;
-        list_del(&job->link);
-        l->r->queued--;
-        timer_fini(&job->deadline);
-        job->plan.available = p.hit.low;
-        job->plan.known_pieces = p.hit.n_pieces;
-        job->plan.miss = miss_reason(l, job, &p, resident);
-        job->plan.promised =
-            c.restore ? (p.hit.low < p.restorable ? p.hit.low : p.restorable)
-                      : (resident == p.known ? p.hit.low : resident);
-        take_slot(l, s, job);
-        if (c.restore)
-            llama_restore(l, s, job, &p.hit.at, p.restorable);
-        else
-            llama_job_ready(l, job);
-    }
-    tree_mark_clear(cache_tree(l->r->cache), &p.hit.at);
-    return c.slot >= 0;
-}
-
-/* One pass over the queue, first in first out. A job that waits for one certain slot
- * lets others pass; one that needs all slots does not, or it would wait for ever. */
-static bool pump_once(struct llama *l)
-{
-    if (l->binding.active || l->exclusive)
-        return false;
-    LIST_EACH_SAFE(it, next, &l->queue)
-    {
-        struct job *job = LIST_ENTRY(it, struct job, link);
-        if (job->wants_all) {
-            if (idle_slots(l) < l->n_slots)
-                return false;
-            list_del(&job->link);
-            l->r->queued--;
-            timer_fini(&job->deadline);
-            place_exclusive(l, job);
-            return true;
-        }
-        if (place(l, job))
-            return true;
-        if (job->wants_slot < 0)
-            return false;
-    }
-    return false;
-}
-
-/* Idle time is for saving: nobody waits, and nothing is being placed. */
-static void save_when_idle(struct llama *l)
-{
-    if (!list_empty(&l->queue) || !l->store_on || l->binding.active)
-        return;
-    for (size_t i = 0; i < l->n_slots; i++)
-        if (l->slots[i].state == SLOT_IDLE && l->slots[i].unsaved)
-            llama_save(l, &l->slots[i]);
-}
-
-void llama_pump(struct llama *l)
-{
-    if (l->pumping || l->phase != LLAMA_READY)
-        return;
-    l->pumping = true;
-    while (pump_once(l))
-        ;
-    save_when_idle(l);
-    l->pumping = false;
-}
+#define LEARN_RATE 0.2 /* weight of a new measurement */
 
 /* ---- admitting --------------------------------------------------------------------- */
 
@@ -374,7 +32,6 @@ static void fail_job(struct llama *l, struct job *job, int status, const char *w
     timer_fini(&job->deadline);
     job->on_failed(job, status, why);
 }
-
 
 static void on_queue_deadline(void *arg)
 {
@@ -401,7 +58,8 @@ static void admit(void *state, struct job *job)
         pass_through(job);
         return;
     }
-    if (job->prompt->has_id_slot && can_pin(job) && job->prompt->id_slot >= 0 && l->n_slots)
+    if (job->prompt->has_id_slot && llama_can_pin(job) && job->prompt->id_slot >= 0 &&
+        l->n_slots)
         job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
     list_push_back(&l->queue, &job->link);
     l->r->queued++;
@@ -451,10 +109,9 @@ void llama_down(struct llama *l, const char *why)
 void llama_probed(struct llama *l)
 {
     l->phase = LLAMA_READY;
-    LIST_EACH(it, &l->queue)
-    {
+    LIST_EACH (it, &l->queue) {
         struct job *job = LIST_ENTRY(it, struct job, link);
-        if (job->prompt->has_id_slot && can_pin(job) && job->prompt->id_slot >= 0)
+        if (job->prompt->has_id_slot && llama_can_pin(job) && job->prompt->id_slot >= 0)
             job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
     }
     llama_poll(l);
@@ -602,8 +259,8 @@ static void done(void *state, struct job *job)
         llama_pump(l);
         return;
     }
-    const bool known = job->outcome == JOB_COMPLETE && is_current(l, job) && job->facts &&
-                       job->facts->prompt_tokens > 0 && job->pieces->n;
+    const bool known = job->outcome == JOB_COMPLETE && llama_is_current(l, job) &&
+                       job->facts && job->facts->prompt_tokens > 0 && job->pieces->n;
     if (known) {
         learn_rates(l, job);
         confirm(l, job);
@@ -706,8 +363,10 @@ static void describe(void *state, json_t *into)
         const struct slotfile_frame *f = l->frame;
         json_object_set_new(into, "fingerprint",
                             json_string(hash128_hex(l->fingerprint, hex)));
-        json_object_set_new(into, "token_bytes", json_integer((json_int_t)f->token_bytes));
-        json_object_set_new(into, "kv_type", json_string(slotfile_type_name(f->layers[0].k_type)));
+        json_object_set_new(into, "token_bytes",
+                            json_integer((json_int_t)f->token_bytes));
+        json_object_set_new(into, "kv_type",
+                            json_string(slotfile_type_name(f->layers[0].k_type)));
         json_object_set_new(into, "state_version", json_integer(f->version));
         json_object_set_new(into, "layers", json_integer(f->n_layers));
     }

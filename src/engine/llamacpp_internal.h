@@ -3,9 +3,14 @@
 #define INCIPIT_ENGINE_LLAMACPP_INTERNAL_H
 
 /*
- * The llama-server driver, inside. Files: llamacpp.c (jobs: queue, placing, ending),
- * llamacpp_slots.c (what the engine says of its slots), llamacpp_probe.c (who is it, can
- * it restore?), llamacpp_restore.c and llamacpp_learn.c (blocks in and out).
+ * The llama-server driver, inside. Files:
+ *
+ *     llamacpp.c          jobs come and go
+ *     llamacpp_place.c    which slot, and what is put back
+ *     llamacpp_slots.c    what the engine says of its slots
+ *     llamacpp_probe.c    who is it, can it restore?
+ *     llamacpp_restore.c  blocks into a slot
+ *     llamacpp_learn.c    a slot into blocks
  *
  * A slot's life:
  *
@@ -103,19 +108,24 @@ struct llama {
     char build[64], model[256];
 };
 
-/* llamacpp.c */
+/* llamacpp_place.c */
 void llama_pump(struct llama *l);
 void llama_job_ready(struct llama *l, struct job *job);
+bool llama_can_pin(const struct job *job);
+bool llama_is_current(const struct llama *l, const struct job *job);
+struct hash128 llama_kv_root(const struct llama *l, const struct job *job);
 void llama_forget(struct llama *l, struct llama_slot *s);
 void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what,
                  uint32_t tokens);
+void lesson_free(struct lesson *ls);
+struct lesson *lesson_new(struct llama *l, const struct job *job);
+uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
+
+/* llamacpp.c */
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls);
 void llama_make_zombie(struct llama *l, struct llama_slot *s);
 void llama_down(struct llama *l, const char *why);
 void llama_release_queue(struct llama *l);
-void lesson_free(struct lesson *ls);
-struct lesson *lesson_new(struct llama *l, const struct job *job);
-uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
 
 /* llamacpp_slots.c */
 void llama_ask_slots(struct llama *l, slots_cb cb, void *arg);

@@ -33,11 +33,15 @@
 #define MIN_TOKENS 32
 
 static const char probe_text[] =
-    "The tide tables of a small harbour are kept by hand. Every morning somebody reads the "
-    "gauge at the inner pier, writes the height and the hour into a book with a blue cover, "
-    "and compares both with the printed forecast. When the two differ by more than a hand's "
+    "The tide tables of a small harbour are kept by hand. Every morning somebody reads "
+    "the "
+    "gauge at the inner pier, writes the height and the hour into a book with a blue "
+    "cover, "
+    "and compares both with the printed forecast. When the two differ by more than a "
+    "hand's "
     "width, a note goes to the pilots, because a ship that counts on water which is not "
-    "there will sit on the bar until evening. The book is older than anyone who writes in "
+    "there will sit on the bar until evening. The book is older than anyone who writes "
+    "in "
     "it, and its first page says only that figures are to be written as they were seen.";
 
 enum step {
@@ -109,8 +113,9 @@ void llama_probe_stop(struct llama *l)
 static void observe(struct probe *p, const char *why)
 {
     struct llama *l = p->l;
+    replica_set_mode(l->r, REPLICA_OBSERVE, "%s",
+                     why); /* `why` may belong to the probe */
     llama_probe_stop(l);
-    replica_set_mode(l->r, REPLICA_OBSERVE, "%s", why);
     if (l->n_slots)
         llama_probed(l);
 }
@@ -208,7 +213,8 @@ static void on_props(struct probe *p, int status, json_t *doc)
 
 static void add_json(struct probe *p, json_t *doc)
 {
-    char *text = doc ? json_dumps(doc, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    char *text =
+        doc ? json_dumps(doc, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     buf_append_str(&p->identity, text ? text : "-");
     buf_append_char(&p->identity, '\0');
     free(text);
@@ -349,7 +355,8 @@ static void on_save(struct probe *p, int status, json_t *doc)
         go(p, STEP_LOOK);
 }
 
-static int write_file(const char *path, const unsigned char *bytes, size_t n, struct err *e)
+static int write_file(const char *path, const unsigned char *bytes, size_t n,
+                      struct err *e)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -404,7 +411,8 @@ static void run_look(void *arg)
         struct slotfile *f = mem_alloc(sizeof(*f));
         if (read(fd, bytes, (size_t)st.st_size) != st.st_size)
             err_errno(&p->err, "reading a saved slot");
-        else if (slotfile_parse(f, slice_make((char *)bytes, (size_t)st.st_size), &p->err) == 0) {
+        else if (slotfile_parse(f, slice_make((char *)bytes, (size_t)st.st_size),
+                                &p->err) == 0) {
             *p->frame = f->frame;
             slotfile_layout_bytes(&f->frame, &p->identity);
             buf_append(&p->identity, &f->frame.version, sizeof(f->frame.version));
@@ -448,10 +456,11 @@ static void on_extend(struct probe *p, int status, json_t *doc)
         go(p, STEP_CLEAN);
         return;
     }
-    snprintf(why, sizeof(why),
-             "restored slots are not reused (%lld of %u tokens): a sliding-window or hybrid "
-             "model? try --swa-full",
-             (long long)n, p->n_tokens - CUT_TOKENS);
+    snprintf(
+        why, sizeof(why),
+        "restored slots are not reused (%lld of %u tokens): a sliding-window or hybrid "
+        "model? try --swa-full",
+        (long long)n, p->n_tokens - CUT_TOKENS);
     observe(p, why);
 }
 

@@ -217,8 +217,8 @@ static bool insert_found(struct attach *a, size_t leaf)
     return whole;
 }
 
-/* From the last full block on to the short one behind it: matching knows full blocks only.
- * Where several follow it is the newest, which covers as much. */
+/* From the last full block on to the short one behind it: matching knows full blocks
+ * only. Where several follow it is the newest, which covers as much. */
 static void step_to_tail(struct cache *c, struct tree_mark *m, uint32_t n_tokens)
 {
     tree_mark_down(c->tree, m, tree_mark_tokens(m) + n_tokens);

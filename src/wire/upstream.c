@@ -128,7 +128,7 @@ static void free_pooled(struct pooled *p)
 
 void upstream_flush(struct upstream *u)
 {
-    LIST_EACH_SAFE(it, next, &u->idle)
+    LIST_EACH_SAFE (it, next, &u->idle)
         free_pooled(LIST_ENTRY(it, struct pooled, link));
     u->stats.idle = 0;
 }

@@ -20,7 +20,7 @@ prefixes() {
     done
     case $1 in
     src/io/loop.c) echo timer ;;                        # timers live in a loop
-    src/engine/upstream.c) echo call ;;                 # calls go to an upstream
+    src/wire/upstream.c) echo call ;;                   # calls go to an upstream
     src/engine/engine.c) echo replica restore_failure ;; # see engine.h
     src/engine/openai.c) echo engine ;;                 # the driver engine_openai
     src/engine/llamacpp*.c) echo engine llama lesson ;; # llamacpp_internal.h
