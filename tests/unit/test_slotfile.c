@@ -487,6 +487,7 @@ static void test_slotfile_refuses_what_it_does_not_understand(void **state)
         {AT_N, 6, ERR_FORMAT},
         {AT_N, UINT32_MAX, ERR_FORMAT},
         {AT_TOKEN, UINT32_MAX, ERR_UNSUPPORTED}, /* a picture's place */
+        {AT_TOKEN, 0x80000000, ERR_UNSUPPORTED},
         {AT_MEDIA, 1, ERR_UNSUPPORTED},
         {AT_STREAMS, 0, ERR_FORMAT},
         {AT_STREAMS, 1, ERR_FORMAT},
@@ -556,6 +557,38 @@ static void test_slotfile_refuses_a_second_cache(void **state)
     free(s);
 }
 
+static void test_slotfile_refuses_cells_in_two_streams(void **state)
+{
+    (void)state;
+    struct slotfile *s = mem_alloc(sizeof *s);
+    struct file f = load("v2-q8_0-slot0"); /* its last word: stream 1 has no cells */
+    const size_t stream = f.size - 4 - AT_CELLS;
+    unsigned char *both = mem_alloc(f.size - 4 + stream);
+    memcpy(both, f.bytes, f.size - 4);
+    memcpy(both + f.size - 4, f.bytes + AT_CELLS, stream);
+    assert_int_equal(parse(s, both, f.size - 4 + stream), ERR_FORMAT);
+    free(both);
+    free(f.bytes);
+    free(s);
+}
+
+static void test_slotfile_refuses_words_behind_the_tokens(void **state)
+{
+    (void)state;
+    struct slotfile *s = mem_alloc(sizeof *s);
+    struct file f = load("v2-empty");
+    unsigned char *longer = mem_alloc(f.size + 4);
+    const size_t end = f.size - 12; /* of the payload: streams and their cells follow */
+    memcpy(longer, f.bytes, end);
+    put_u32(longer + end, 77);
+    memcpy(longer + end + 4, f.bytes + end, 12);
+    put_u32(longer + AT_WORDS, 5);
+    assert_int_equal(parse(s, longer, f.size + 4), ERR_FORMAT);
+    free(longer);
+    free(f.bytes);
+    free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -576,6 +609,8 @@ int main(void)
         cmocka_unit_test(test_slotfile_refuses_what_it_does_not_understand),
         cmocka_unit_test(test_slotfile_refuses_transposed_v),
         cmocka_unit_test(test_slotfile_refuses_a_second_cache),
+        cmocka_unit_test(test_slotfile_refuses_cells_in_two_streams),
+        cmocka_unit_test(test_slotfile_refuses_words_behind_the_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
