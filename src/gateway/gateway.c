@@ -242,6 +242,7 @@ int gateway_run(const struct options *o)
     struct gateway *g = mem_zalloc(sizeof(*g));
     struct err e = {0};
     log_set_level((enum log_level)o->log_level);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write(), not the end */
     g->o = o;
     g->loop = loop_new();
     g->workers = workers_new(g->loop, (unsigned)o->workers);
