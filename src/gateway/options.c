@@ -46,7 +46,7 @@ static const struct options_row rows[] = {
     {"upstreams.driver", CHOICE, UP(driver), "auto", 0, 0, driver_names,
      "How the engine is spoken to; auto asks it."},
     {"upstreams.slot_dir", TEXT, UP(slot_dir), "", 0, 1024, NULL,
-     "The engine's --slot-save-path as seen from here; empty for no restoring."},
+     "The engine's --slot-save-path as seen from here; empty: found on the same host."},
     {"upstreams.api_key_file", TEXT, UP(api_key_file), "", 0, 1024, NULL,
      "File with the key for the gateway's own requests to the engine."},
     {"block_tokens", POWER, AT(block_tokens), "64", 16, 512, NULL,
