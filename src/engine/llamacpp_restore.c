@@ -30,6 +30,7 @@ struct restore {
     struct lesson *what;
     uint32_t tokens;
     uint64_t start_us;
+    struct hash128 fingerprint; /* of the engine that it was planned for */
 
     struct store_block **blocks;
     size_t n_blocks;
@@ -157,11 +158,19 @@ static void on_restored(void *arg, int status, json_t *doc, const struct err *er
     end(op);
 }
 
+/* False while a new process is being looked at: it may have other weights. */
+static bool same_engine(const struct restore *op)
+{
+    const struct llama *l = op->l;
+    return l->phase == LLAMA_READY && l->store_on &&
+           hash128_eq(op->fingerprint, l->fingerprint);
+}
+
 static void on_checked(void *arg, bool answered)
 {
     struct restore *op = arg;
     char path[64], body[128];
-    if (!answered || op->slot->processing) {
+    if (!answered || op->slot->processing || !same_engine(op)) {
         fail_untouched(op, answered ? RESTORE_NOT_IDLE : RESTORE_UNREACHABLE,
                        "the slot or its engine was not what it had been");
         return;
@@ -245,6 +254,7 @@ void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
     op->job = job;
     op->tokens = tokens;
     op->start_us = loop_now_us(l->r->loop);
+    op->fingerprint = l->fingerprint;
     op->frame = *l->frame;
     op->what = lesson_new(l, job);
     op->what->n = op->what->n_prompt = job->plan.known_pieces;
