@@ -778,7 +778,7 @@ class Standin:
                 c.dropped = True
             self.engine.lock.notify_all()
         for c in connections:
-            c.drop(reset=True)
+            c.drop()
         with self.engine.lock:
             self.engine.gates.clear()
             self.engine.lock.notify_all()
