@@ -105,8 +105,11 @@ struct prompt {
     size_t splice_at;   /* behind the opening brace: where fields can be put in */
     bool splice_comma;  /* the object is not empty: such a field needs a comma */
 
-    uint32_t *ids; /* a single prompt of token ids, else NULL; owned */
+    uint32_t *ids;    /* a prompt of token ids, or a batch of them one after the other,
+                         else NULL; owned */
     size_t n_ids;
+    size_t *id_ends;  /* where in `ids` each prompt of a batch (or of a list of one) ends,
+                         n_prompts of them; NULL: `ids` is one prompt; owned */
     size_t n_prompts; /* of a batch; 1 otherwise */
 
     /* private */

@@ -101,25 +101,49 @@ bool llama_is_current(const struct llama *l, const struct job *job)
     return job->cacheable && hash128_eq(job->seed, l->r->seed);
 }
 
+/* Tokens of the full blocks of a prompt of ids that the tree has; sets `m` (clear). */
+static uint32_t match_blocks(struct llama *l, const struct job *job, const uint32_t *ids,
+                             size_t n_ids, struct tree_mark *m)
+{
+    struct cache *c = l->r->cache;
+    const uint32_t bt = cache_block_tokens(c);
+    struct hash128 *chain = mem_array(n_ids / bt + 1, sizeof(*chain));
+    const size_t n =
+        chain_blocks(cache_key(c), llama_kv_root(l, job), ids, n_ids, bt, chain);
+    const size_t known = tree_match(cache_tree(c), chain, n, ids, m);
+    free(chain);
+    return (uint32_t)known * bt;
+}
+
+/* A batch is not restored (it takes a slot for each prompt), but what its prompts share
+ * with earlier ones is known: one look-up each. */
+static uint32_t batch_available(struct llama *l, const struct job *job)
+{
+    const struct prompt *p = job->prompt;
+    uint32_t tokens = 0;
+    for (size_t i = 0, start = 0; p->id_ends && i < p->n_prompts;
+         start = p->id_ends[i++]) {
+        struct tree_mark m = {0};
+        tokens += match_blocks(l, job, p->ids + start, p->id_ends[i] - start, &m);
+        tree_mark_clear(cache_tree(l->r->cache), &m);
+    }
+    return tokens;
+}
+
 /* Token ids need no estimate: they match blocks directly. */
 static void match_ids(struct llama *l, const struct job *job, struct index_hit *hit)
 {
     struct cache *c = l->r->cache;
-    const uint32_t bt = cache_block_tokens(c);
     const struct prompt *p = job->prompt;
-    struct hash128 *chain = mem_array(p->n_ids / bt + 1, sizeof(*chain));
     struct tree_mark m = {0};
-    const size_t n =
-        chain_blocks(cache_key(c), llama_kv_root(l, job), p->ids, p->n_ids, bt, chain);
-    const uint32_t tokens =
-        (uint32_t)tree_match(cache_tree(c), chain, n, p->ids, &m) * bt;
+    const uint32_t tokens = match_blocks(l, job, p->ids, p->n_ids, &m);
     if (tokens >= hit->low) {
         tree_mark_copy(cache_tree(c), &hit->at, &m);
         hit->low = hit->high = tokens;
-        hit->reach = (uint32_t)tree_mark_down(cache_tree(c), &hit->at, tokens + bt);
+        hit->reach = (uint32_t)tree_mark_down(cache_tree(c), &hit->at,
+                                              tokens + cache_block_tokens(c));
     }
     tree_mark_clear(cache_tree(c), &m);
-    free(chain);
 }
 
 static void look_up(struct llama *l, struct job *job, struct prospect *p)
@@ -273,6 +297,7 @@ static void place_exclusive(struct llama *l, struct job *job)
     job->engine = NULL;
     job->plan.slot = -1;
     job->plan.miss = "uncacheable";
+    job->plan.available = batch_available(l, job);
     llama_job_ready(l, job);
 }
 

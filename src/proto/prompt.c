@@ -61,7 +61,7 @@ const size_t prompt_root_n_fields =
 struct prompt_list {
     size_t ids, texts, lists, objects;
     bool mixed; /* a list inside holds ids and text */
-    size_t cap_ids;
+    size_t cap_ids, cap_ends;
     struct jlex_token first; /* text or object */
 };
 
@@ -82,8 +82,20 @@ static bool add_id(struct scan *s, struct prompt_list *l, const struct jlex_toke
 static void drop_ids(struct prompt *p)
 {
     free(p->ids);
+    free(p->id_ends);
     p->ids = NULL;
+    p->id_ends = NULL;
     p->n_ids = 0;
+}
+
+/* Notes where one prompt of a batch of ids ends. */
+static void end_ids(struct prompt *p, struct prompt_list *l)
+{
+    if (l->lists > l->cap_ends) {
+        l->cap_ends = l->cap_ends ? 2 * l->cap_ends : 8;
+        p->id_ends = mem_rearray(p->id_ends, l->cap_ends, sizeof *p->id_ends);
+    }
+    p->id_ends[l->lists - 1] = p->n_ids;
 }
 
 /* One list of ids inside the list of prompts. */
@@ -98,6 +110,7 @@ static bool scan_id_list(struct scan *s, struct prompt_list *l)
             return false;
     }
     l->mixed = l->mixed || texts > 0;
+    end_ids(s->p, l);
     return n > 0 || prompt_fail(s, "empty prompt", t.start);
 }
 
@@ -147,7 +160,7 @@ static bool scan_prompt_list(struct scan *s, const struct field *f)
     if (n > 1 && l.ids == 0)
         s->p->n_prompts = n;
     s->mixed = s->p->n_prompts == 1 && (l.mixed || (l.ids > 0 && l.texts > 0));
-    if (s->mixed || s->p->n_prompts > 1)
+    if (s->mixed || l.mixed || (s->p->n_prompts > 1 && l.lists < n))
         drop_ids(s->p);
     else if (n == 1 && l.lists == 0)
         return note_prompt(s, f, &l.first);
@@ -370,6 +383,7 @@ void prompt_free(struct prompt *p)
 {
     free(p->spans);
     free(p->ids);
+    free(p->id_ends);
     *p = (struct prompt){0};
 }
 

@@ -453,20 +453,36 @@ static bool is_true(const json_t *body, const char *key)
     return json_is_true(json_object_get(body, key));
 }
 
-static const char *check_ids(const struct prompt *p, json_t *list)
+/* Ids `from` on, against one list of them; NULL with *n moved on where they are equal. */
+static const char *check_id_list(const struct prompt *p, json_t *list, size_t *n)
 {
-    json_t *first = json_array_get(list, 0), *item;
+    json_t *item;
     size_t i;
-    if (json_is_array(first))
-        list = first;
-    if (p->n_ids != json_array_size(list))
-        return "number of ids";
     json_array_foreach(list, i, item)
     {
-        if (json_number_value(item) != (double)p->ids[i])
+        if (*n >= p->n_ids || json_number_value(item) != (double)p->ids[*n])
             return "ids";
+        ++*n;
     }
     return NULL;
+}
+
+static const char *check_ids(const struct prompt *p, json_t *list)
+{
+    const char *wrong = NULL;
+    json_t *item;
+    size_t i, n = 0;
+    if (!json_is_array(json_array_get(list, 0))) {
+        wrong = check_id_list(p, list, &n);
+    } else {
+        json_array_foreach(list, i, item)
+        {
+            wrong = wrong ? wrong : check_id_list(p, item, &n);
+            if (!wrong && p->id_ends[i] != n)
+                wrong = "end of a prompt of ids";
+        }
+    }
+    return wrong ? wrong : n == p->n_ids ? NULL : "number of ids";
 }
 
 static const char *check_facts(const struct prompt *p, json_t *body)

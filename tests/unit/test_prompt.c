@@ -273,7 +273,7 @@ static void test_prompt_tells_batches_from_single_prompts(void **state)
         {"[\"a\",\"\"]", PROMPT_BAR_BATCH, 2, 0},
         {"[1,2,3]", PROMPT_BAR_NONE, 1, 3},
         {"[[1,2,3]]", PROMPT_BAR_NONE, 1, 3},
-        {"[[1],[2],[3]]", PROMPT_BAR_BATCH, 3, 0},
+        {"[[1],[2],[3]]", PROMPT_BAR_BATCH, 3, 3},
         {"[[1],\"a\"]", PROMPT_BAR_BATCH, 2, 0},
         {"[1,\"a\"]", PROMPT_BAR_MIXED, 1, 0},
         {"[\"a\",1]", PROMPT_BAR_MIXED, 1, 0},

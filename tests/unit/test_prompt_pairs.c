@@ -12,6 +12,7 @@
 #include "../lib/prompt_oracle.h"
 #include "base/mem.h"
 #include "cmocka_all.h"
+#include "prefix/chain.h"
 #include "proto/prompt.h"
 
 #define ORDER PROMPT_ORDER_SYSTEM_FIRST
@@ -292,8 +293,47 @@ static void test_prompt_ids_of_24_and_25(void **state)
     prompt_free(&p);
     assert_true(prompt_scan(&p, PROMPT_COMPLETIONS, buf_slice(&three)));
     assert_int_equal(p.n_prompts, 3);
-    assert_null(p.ids);
+    assert_non_null(p.ids);
+    assert_int_equal(p.id_ends[0], 303);
+    assert_int_equal(p.id_ends[1], 505);
+    assert_int_equal(p.id_ends[2], p.n_ids);
     prompt_free(&p);
+    buf_free(&one);
+    buf_free(&three);
+}
+
+/* Full blocks of 64 that a prompt of ids shares with the blocks of another. */
+static size_t shared_blocks(const struct hash128 *chain, size_t n, const uint32_t *ids,
+                            size_t n_ids, const struct chain_key *key)
+{
+    struct hash128 mine[64];
+    const size_t n_mine = chain_blocks(key, (struct hash128){1, 1}, ids, n_ids, 64, mine);
+    size_t same = 0;
+    while (same < n && same < n_mine && hash128_eq(chain[same], mine[same]))
+        same++;
+    return same;
+}
+
+static void test_pair_24_25_three_look_ups(void **state)
+{
+    struct buf one = read_body("24-completions-token-ids");
+    struct buf three = read_body("25-completions-batch-token-ids");
+    struct prompt p, batch;
+    struct chain_key key;
+    struct hash128 chain[64];
+    (void)state;
+    chain_key_init(&key, (const unsigned char *)"a key of thirty-two bytes, fixed");
+    assert_true(prompt_scan(&p, PROMPT_COMPLETIONS, buf_slice(&one)));
+    assert_true(prompt_scan(&batch, PROMPT_COMPLETIONS, buf_slice(&three)));
+    const size_t n =
+        chain_blocks(&key, (struct hash128){1, 1}, p.ids, p.n_ids, 64, chain);
+    static const size_t expected[] = {303 / 64, 200 / 64, 0};
+    for (size_t i = 0, start = 0; i < 3; start = batch.id_ends[i++])
+        assert_int_equal(
+            shared_blocks(chain, n, batch.ids + start, batch.id_ends[i] - start, &key),
+            expected[i]);
+    prompt_free(&p);
+    prompt_free(&batch);
     buf_free(&one);
     buf_free(&three);
 }
@@ -553,6 +593,7 @@ int main(void)
         cmocka_unit_test(test_prompt_survives_every_truncation),
         cmocka_unit_test(test_prompt_facts_of_the_bodies),
         cmocka_unit_test(test_prompt_ids_of_24_and_25),
+        cmocka_unit_test(test_pair_24_25_three_look_ups),
         cmocka_unit_test(test_pair_01_03_whole_prompt),
         cmocka_unit_test(test_pair_01_02_all_of_the_first_turn),
         cmocka_unit_test(test_pair_01_04_tools_in_another_order),
