@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #define PLAN_LONG_TOKENS 512     /* a prefill from here on is long */
+#define PLAN_ARRIVAL 0.5         /* requests that arrive during a save, on average */
 #define PLAN_NEIGHBOUR_ABOVE 0.3 /* share of a higher slot's prefill that is waited for */
 
 struct plan_slot {
@@ -52,7 +53,8 @@ struct plan_choice plan_choose(const struct plan_question *q);
 
 /*
  * Is a slot worth saving now? The engine writes the whole slot and all slots stand still
- * meanwhile, so `busy_slots` other requests lose bytes / rate each.
+ * meanwhile, so `busy_slots` other requests, and whoever arrives then, lose bytes / rate
+ * each. Worth it when recomputing the new tokens would cost more.
  */
 struct plan_save {
     uint32_t new_tokens; /* that the store lacks */

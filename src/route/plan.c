@@ -82,5 +82,5 @@ bool plan_worth_saving(const struct plan_save *s)
         return false;
     const double stall_ms =
         (double)s->all_tokens * (double)s->token_bytes / s->save_bytes_per_ms;
-    return s->new_tokens * s->ms_per_token > stall_ms * s->busy_slots;
+    return s->new_tokens * s->ms_per_token > stall_ms * (s->busy_slots + PLAN_ARRIVAL);
 }
