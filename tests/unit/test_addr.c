@@ -78,6 +78,7 @@ static void test_addr_resolve_says_which_name_is_unknown(void **state)
 {
     (void)state;
     assert_refused("[not-v6]:80", ERR_NOT_FOUND, "[not-v6]:80");
+    assert_refused("[localhost]:80", ERR_NOT_FOUND, "[localhost]:80");
     assert_refused("[127.0.0.1]:80", ERR_NOT_FOUND, "[127.0.0.1]:80");
 }
 

@@ -166,6 +166,24 @@ static void test_conn_delivers_data_then_closed_then_ended(void **state)
     disown(&o);
 }
 
+static void test_conn_delivers_all_data_before_the_close_behind_it(void **state)
+{
+    (void)state;
+    struct owner o;
+    int fd[2];
+    char bytes[20000];
+    rig_pattern(bytes, sizeof(bytes), 0);
+    rig_pair(fd);
+    own(&o, fd[0]);
+    conn_set_input_max(o.conn, 4096); /* takes several reads */
+    rig_send_all(fd[1], bytes, sizeof(bytes));
+    close(fd[1]);
+    run_until(&o, CONN_ENDED);
+    assert_string_equal(o.told, "DXE");
+    assert_bytes(&o.data, sizeof(bytes), 0);
+    disown(&o);
+}
+
 static void test_conn_stops_reading_at_its_limit_until_consumed(void **state)
 {
     (void)state;
@@ -424,20 +442,31 @@ static void test_conn_paused_finds_a_reset_inside_write(void **state)
 }
 
 /* A UNIX socket can refuse bytes without being closed: nothing but the write tells. */
-static void test_conn_whose_peer_reads_no_more_ends(void **state)
+static void refuse_writes(size_t bytes_before, const char *told)
 {
-    (void)state;
+    static const char bytes[CONN_INPUT_MAX];
     struct owner o;
     int fd[2];
     unix_pair(fd);
     own(&o, fd[0]);
+    o.keep = true;
+    conn_set_input_max(o.conn, 2 * sizeof(bytes));
+    rig_send_all(fd[1], bytes, bytes_before);
     shutdown(fd[1], SHUT_RD);
     conn_write(o.conn, SLICE_LIT("x"));
     run_until(&o, CONN_ENDED);
     assert_int_equal(conn_error(o.conn), EPIPE);
-    assert_string_equal(o.told, "XE");
+    assert_string_equal(o.told, told);
+    assert_int_equal(conn_input(o.conn).len, bytes_before);
     disown(&o);
     close(fd[1]);
+}
+
+static void test_conn_whose_peer_reads_no_more_ends(void **state)
+{
+    (void)state;
+    refuse_writes(0, "XE");
+    refuse_writes(CONN_INPUT_MAX, "DXE");
 }
 
 static void end_loop(void *arg)
@@ -578,6 +607,32 @@ static void test_conn_paused_goes_on_writing(void **state)
     (void)state;
     transfer(rig_pair, CONN_INPUT_MAX, true);
     transfer(unix_pair, CONN_INPUT_MAX, true);
+}
+
+static void test_conn_paused_with_unread_bytes_writes_into_a_roomy_socket(void **state)
+{
+    (void)state;
+    struct owner o;
+    struct buf got;
+    int fd[2];
+    const size_t n = 8 << 20;
+    char *bytes = mem_alloc(n);
+    rig_pattern(bytes, n, 0);
+    rig_pair(fd);
+    own(&o, fd[0]);
+    conn_pause(o.conn);
+    rig_send_all(fd[1], "unread", 6);
+    assert_quiet(&o);
+    conn_write_borrowed(o.conn, slice_make(bytes, n));
+    const pthread_t reader = start_reader(&got, fd[1]);
+    run_until(&o, CONN_FLUSHED);
+    assert_string_equal(o.told, "RF");
+    conn_close_gently(o.conn, 5000);
+    loop_run(loop); /* until the reader has seen the end */
+    pthread_join(reader, NULL);
+    assert_bytes(&got, n, 0);
+    buf_free(&got);
+    free(bytes);
 }
 
 static void test_conn_tells_drained_at_half_and_flushed_at_nothing(void **state)
@@ -1189,6 +1244,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, up, rig_down)
     const struct CMUnitTest tests[] = {
         TEST(test_conn_delivers_data_then_closed_then_ended),
+        TEST(test_conn_delivers_all_data_before_the_close_behind_it),
         TEST(test_conn_stops_reading_at_its_limit_until_consumed),
         TEST(test_conn_paused_inside_a_callback_reads_no_more),
         TEST(test_conn_sees_a_fin_while_paused_once_and_does_not_spin),
@@ -1207,6 +1263,7 @@ int main(void)
         TEST(test_conn_keeps_the_order_through_a_small_send_buffer),
         TEST(test_conn_keeps_the_order_into_a_small_input),
         TEST(test_conn_paused_goes_on_writing),
+        TEST(test_conn_paused_with_unread_bytes_writes_into_a_roomy_socket),
         TEST(test_conn_tells_drained_at_half_and_flushed_at_nothing),
         TEST(test_conn_tells_once_when_borrowed_bytes_are_free),
         TEST(test_conn_mixes_copied_and_borrowed_bytes_in_order),

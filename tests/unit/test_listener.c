@@ -19,6 +19,7 @@ static struct loop *loop;
 static struct listener *listener;
 static int accepted[256], n_accepted, stop_at;
 static bool close_listener;
+static int next_listening, next_client;
 
 static int up(void **state)
 {
@@ -29,12 +30,32 @@ static int up(void **state)
     return rc;
 }
 
+static int connect_to(const struct addr *a)
+{
+    const int fd = socket(a->sa.ss_family, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&a->sa, a->len), 0);
+    return fd;
+}
+
+static int connect_to_port(unsigned short port)
+{
+    struct addr to;
+    char text[32];
+    snprintf(text, sizeof(text), "127.0.0.1:%u", port);
+    assert_int_equal(addr_resolve(&to, text, NULL), 0);
+    return connect_to(&to);
+}
+
 static void on_accept(void *arg, int fd)
 {
     assert_ptr_equal(arg, &loop);
     accepted[n_accepted++] = fd;
-    if (close_listener)
+    if (close_listener) {
+        unsigned short port;
         listener_close(listener);
+        next_listening = rig_listen(1, &port); /* likely under the same number */
+        next_client = connect_to_port(port);
+    }
     if (n_accepted == stop_at)
         loop_stop(loop);
 }
@@ -50,13 +71,6 @@ static struct listener *listen_at(const char *text, struct err *e)
     struct addr at;
     assert_int_equal(addr_resolve(&at, text, NULL), 0);
     return listener = listener_open(loop, &at, on_accept, &loop, e);
-}
-
-static int connect_to(const struct addr *a)
-{
-    const int fd = socket(a->sa.ss_family, SOCK_STREAM, 0);
-    assert_int_equal(connect(fd, (const struct sockaddr *)&a->sa, a->len), 0);
-    return fd;
 }
 
 static void run_until_accepted(int n)
@@ -99,15 +113,10 @@ static void test_listener_accepts_all_of_a_crowd(void **state)
 static void test_listener_on_every_v6_address_takes_v4_as_well(void **state)
 {
     (void)state;
-    struct addr to;
-    char text[32];
-    struct err e = {0};
-    struct listener *ln = listen_at("[::]:0", &e);
+    struct listener *ln = listen_at("[::]:0", NULL);
     if (!ln)
         skip(); /* a system without IPv6 */
-    snprintf(text, sizeof(text), "127.0.0.1:%u", addr_port(listener_addr(ln)));
-    assert_int_equal(addr_resolve(&to, text, NULL), 0);
-    const int fd = connect_to(&to);
+    const int fd = connect_to_port(addr_port(listener_addr(ln)));
     run_until_accepted(1);
     close(fd);
     close_accepted();
@@ -135,9 +144,11 @@ static void test_listener_may_be_closed_inside_its_callback(void **state)
     close_listener = true;
     run_until_accepted(1);
     rig_idle(loop, 10);
-    assert_int_equal(n_accepted, 1);
+    assert_int_equal(n_accepted, 1); /* neither `b` nor the client of another */
     close(a);
     close(b);
+    close(next_listening);
+    close(next_client);
     close_accepted();
 }
 
@@ -204,6 +215,27 @@ static void test_listener_leaves_living_sockets_and_files_alone(void **state)
     assert_int_equal(lstat(path, &st), 0);
 }
 
+static void test_listener_leaves_a_busy_unix_socket_alone(void **state)
+{
+    (void)state;
+    struct addr at;
+    struct stat st;
+    int fds[16], n = 0;
+    assert_int_equal(addr_resolve(&at, text_of_path, NULL), 0);
+    const int busy = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(busy, (const struct sockaddr *)&at.sa, at.len), 0);
+    assert_int_equal(listen(busy, 0), 0);
+    do {
+        assert_true(n < 16);
+        fds[n] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    } while (connect(fds[n++], (const struct sockaddr *)&at.sa, at.len) == 0);
+    assert_null(listen_at(text_of_path, NULL));
+    assert_int_equal(lstat(path, &st), 0);
+    while (n)
+        close(fds[--n]);
+    close(busy);
+}
+
 /* ---- no descriptors left ----------------------------------------------------------- */
 
 static void expect(bool ok, int code)
@@ -242,6 +274,7 @@ static void test_listener_without_descriptors_sleeps_tells_once_and_recovers(voi
     assert_int_equal(pipe(out), 0);
     const pid_t child = fork();
     if (child == 0) {
+        alarm(RIG_GUARD_MS / 1000); /* the guard stays with the parent's loop */
         dup2(out[1], STDERR_FILENO);
         close(out[0]); /* its number is free: all below must be taken */
         while (dup(out[1]) < out[1]) {
@@ -274,6 +307,7 @@ int main(void)
         TEST_UNIX(test_listener_removes_its_unix_socket),
         TEST_UNIX(test_listener_replaces_a_unix_socket_that_nobody_listens_on),
         TEST_UNIX(test_listener_leaves_living_sockets_and_files_alone),
+        TEST_UNIX(test_listener_leaves_a_busy_unix_socket_alone),
         TEST(test_listener_without_descriptors_sleeps_tells_once_and_recovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
