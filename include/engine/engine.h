@@ -126,6 +126,7 @@ struct plan {
     uint32_t promised;   /* of these, what the slot will have: low estimate */
     uint32_t held;       /* tokens that the slot holds at the start, 0 unknown */
     uint32_t overlap;    /* other prefills that ran when it was sent */
+    bool behind_others;  /* it was queued for a slot, and not just until a save ended */
     size_t known_pieces; /* leading pieces known at the time */
     const char *miss;    /* why not more: "first-sight", "evicted", … or NULL */
 };

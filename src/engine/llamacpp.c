@@ -74,8 +74,10 @@ static void admit(void *state, struct job *job)
     timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
     timer_start(&job->deadline, l->r->o.queue_ms);
     llama_pump(l);
-    if (!job->sent && !list_empty(&job->link))
-        job->on_phase(job, JOB_QUEUED);
+    if (job->sent || list_empty(&job->link))
+        return;
+    job->plan.behind_others = !llama_only_save_ahead(l, job);
+    job->on_phase(job, JOB_QUEUED);
 }
 
 /* Everything that waits goes to the engine as it is: it is down, or of another kind. */

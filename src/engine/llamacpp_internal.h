@@ -112,6 +112,7 @@ struct llama {
 void llama_pump(struct llama *l);
 void llama_job_ready(struct llama *l, struct job *job);
 bool llama_can_pin(const struct job *job);
+bool llama_only_save_ahead(const struct llama *l, const struct job *job);
 bool llama_is_current(const struct llama *l, const struct job *job);
 struct hash128 llama_kv_root(const struct llama *l, const struct job *job);
 void llama_forget(struct llama *l, struct llama_slot *s);

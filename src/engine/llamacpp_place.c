@@ -235,12 +235,20 @@ static unsigned running_prefills(const struct llama *l)
     return n;
 }
 
-static size_t idle_slots(const struct llama *l)
+static size_t slots_that_are(const struct llama *l, enum slot_state state)
 {
     size_t n = 0;
     for (size_t i = 0; i < l->n_slots; i++)
-        n += l->slots[i].state == SLOT_IDLE;
+        n += l->slots[i].state == state;
     return n;
+}
+
+/* Nothing stands in its way but a save: it will have a slot as soon as that is done. */
+bool llama_only_save_ahead(const struct llama *l, const struct job *job)
+{
+    const size_t saving = slots_that_are(l, SLOT_SAVING);
+    return saving && job->wants_slot < 0 && !job->wants_all && !l->exclusive &&
+           l->r->queued <= saving + slots_that_are(l, SLOT_IDLE);
 }
 
 /* /v1/messages drops id_slot, and what cannot be read cannot be changed. */
@@ -301,22 +309,11 @@ static void place_exclusive(struct llama *l, struct job *job)
     llama_job_ready(l, job);
 }
 
-static bool is_saving(const struct llama *l)
-{
-    for (size_t i = 0; i < l->n_slots; i++)
-        if (l->slots[i].state == SLOT_SAVING)
-            return true;
-    return false;
-}
-
-/* Puts a job on a slot; false where none that it may have is idle. A job that cannot be
- * pinned waits for saves: the engine might give it the very slot that is to be saved. */
+/* Puts a job on a slot; false where none that it may have is idle. */
 static bool place(struct llama *l, struct job *job)
 {
     struct plan_slot slots[LLAMA_MAX_SLOTS];
     struct prospect p;
-    if (!llama_can_pin(job) && is_saving(l))
-        return false;
     look_up(l, job, &p);
     const struct plan_question q = {.slots = slots,
                                     .n_slots = snapshot(l, job, &p, slots),
@@ -348,16 +345,22 @@ static bool place(struct llama *l, struct job *job)
     return c.slot >= 0;
 }
 
-/* One pass over the queue, first in first out. A job that waits for one certain slot
- * lets others pass; one that needs all slots does not, or it would wait for ever. */
+/*
+ * One pass over the queue, first in first out. A job that waits for one certain slot
+ * lets others pass; one that needs all slots does not, or it would wait for ever.
+ *
+ * Nothing is placed beside a save. The engine would not begin it sooner, all of its slots
+ * stand still; but the slot that has its prefix would be out of the choice, and the next
+ * turn of a chat, sent as soon as the last was read, would run cold on another one.
+ */
 static bool pump_once(struct llama *l)
 {
-    if (l->binding.active || l->exclusive)
+    if (l->binding.active || l->exclusive || slots_that_are(l, SLOT_SAVING))
         return false;
     LIST_EACH_SAFE (it, next, &l->queue) {
         struct job *job = LIST_ENTRY(it, struct job, link);
         if (job->wants_all) {
-            if (idle_slots(l) < l->n_slots)
+            if (slots_that_are(l, SLOT_IDLE) < l->n_slots)
                 return false;
             list_del(&job->link);
             l->r->queued--;

@@ -102,22 +102,30 @@ static double ttft_ms(const struct request *rq)
     return ms_between(rq->stamp_us[REQUEST_SCAN], f->first_content_us);
 }
 
+static double queue_ms(const struct request *rq)
+{
+    const uint64_t *t = rq->stamp_us;
+    return ms_between(t[REQUEST_QUEUE],
+                      t[REQUEST_RESTORE] ? t[REQUEST_RESTORE] : t[REQUEST_SEND]);
+}
+
 /*
  * What the same prompt would have cost cold, less what it took: only where no other
- * prefill ran beside it and the model has seen such lengths. Cold requests feed the
- * model; so do warm ones that nothing was restored for.
+ * request was in its way and the model has seen such lengths. Cold requests feed the
+ * model; so do warm ones that nothing was restored for. The wait for a save is part of
+ * what a hit took, and not of what a cold one costs.
  */
 static double saved_ms(struct request *rq, double ttft)
 {
     const struct answer_facts *f = facts_of(rq);
     struct ttft_estimate cold;
     if (ttft < 0 || rq->outcome != STATS_COMPLETED || f->prompt_tokens <= 0 ||
-        f->cached_tokens < 0 || rq->job.plan.overlap || rq->stamp_us[REQUEST_QUEUE])
+        f->cached_tokens < 0 || rq->job.plan.overlap || rq->job.plan.behind_others)
         return NAN;
     struct ttft_model *model = &rq->target->replica->ttft;
     const double prompt = (double)f->prompt_tokens, cached = (double)f->cached_tokens;
     if (!rq->job.plan.restored)
-        ttft_add(model, cached, prompt - cached, ttft);
+        ttft_add(model, cached, prompt - cached, ttft - queue_ms(rq));
     if (cached < 1 || !ttft_predict(model, 0, prompt, &cold) || cold.extrapolated)
         return NAN;
     return cold.ms - ttft;
@@ -155,19 +163,17 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
         "completed", "refused-by-engine", "client-gone", "upstream-failed", "rejected"};
     const uint64_t *t = rq->stamp_us;
     const uint64_t sent = t[REQUEST_SEND];
-    log_event(
-        LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status", "%d",
-        rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
-        rq->target ? rq->target->replica->name : "-", "slot", "%d", rq->job.plan.slot,
-        "in_bytes", "%zu", rq->body_bytes, "out_bytes", "%llu",
-        (unsigned long long)rq->out_bytes, "prompt_tokens", "%lld",
-        (long long)s->prompt_tokens, "cached_tokens", "%lld", (long long)s->cached_tokens,
-        "promised", "%lld", (long long)s->captured, "restored", "%d", (int)s->restored,
-        "miss", "%s", s->miss ? s->miss : "-", "ttft_ms", "%.1f", s->ttft_ms, "queue_ms",
-        "%.1f",
-        ms_between(t[REQUEST_QUEUE], t[REQUEST_RESTORE] ? t[REQUEST_RESTORE] : sent),
-        "restore_ms", "%.1f", ms_between(t[REQUEST_RESTORE], sent), "total_ms", "%.1f",
-        ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+    log_event(LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status",
+              "%d", rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
+              rq->target ? rq->target->replica->name : "-", "slot", "%d",
+              rq->job.plan.slot, "in_bytes", "%zu", rq->body_bytes, "out_bytes", "%llu",
+              (unsigned long long)rq->out_bytes, "prompt_tokens", "%lld",
+              (long long)s->prompt_tokens, "cached_tokens", "%lld",
+              (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
+              "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
+              "ttft_ms", "%.1f", s->ttft_ms, "queue_ms", "%.1f", queue_ms(rq),
+              "restore_ms", "%.1f", ms_between(t[REQUEST_RESTORE], sent), "total_ms",
+              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
 }
 
 static void emit_begin(void *ctx, enum prompt_part part)

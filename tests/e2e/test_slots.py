@@ -124,6 +124,31 @@ class Queue(SlotCase):
             self.assertEqual(second.read_answer().status, 200)
         self.assert_clean()
 
+    def behind_a_save(self, engine, gateway, client, text):
+        """Sends it while the last prompt is being saved, then lets the save end."""
+        engine.wait_held("save")
+        client.send(chat_bytes(text, stream=True, max_tokens=70))
+        wait_until(lambda: gateway.stats()["total"]["states"]["queue"] == 1, "is waiting")
+        engine.release("save", 1)
+        self.assertEqual(client.read_answer().status, 200)
+
+    def test_next_turn_finds_its_slot_though_that_was_being_saved(self):
+        engine, gateway = self.pair(mode="store")
+        engine.hold("save")
+        document = words(300, "being saved")
+        with gateway.client() as client:
+            client.send(chat_bytes(f"{document} turn 0", stream=True, max_tokens=70))
+            self.assertEqual(client.read_answer().status, 200)
+            for turn in range(1, 7):
+                self.behind_a_save(engine, gateway, client, f"{document} turn {turn}")
+                self.assertGreater(engine.bodies(f"turn {turn}")[0].cache_n, 250, turn)
+            engine.release("save")
+        gateway.wait_quiet()
+        # Such a wait leaves nobody out of the estimate: it was for no other request.
+        self.assertGreater(gateway.total("saved_n"), 0)
+        self.assertEqual(gateway.replica()["restores"], 0)
+        self.assert_clean()
+
     def test_mixed_load_is_all_right(self):
         """Threads with prompts of a few families, some of which leave early."""
         engine, gateway = self.pair()
