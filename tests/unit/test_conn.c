@@ -444,10 +444,12 @@ static void test_conn_paused_finds_a_reset_inside_write(void **state)
 /* A UNIX socket can refuse bytes without being closed: nothing but the write tells. */
 static void refuse_writes(size_t bytes_before, const char *told)
 {
-    static const char bytes[CONN_INPUT_MAX];
+    static const char bytes[2 * CONN_INPUT_MAX]; /* two reads, neither of them short */
+    const int room = sizeof(bytes);
     struct owner o;
     int fd[2];
     unix_pair(fd);
+    setsockopt(fd[1], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
     own(&o, fd[0]);
     o.keep = true;
     conn_set_input_max(o.conn, 2 * sizeof(bytes));
@@ -466,7 +468,7 @@ static void test_conn_whose_peer_reads_no_more_ends(void **state)
 {
     (void)state;
     refuse_writes(0, "XE");
-    refuse_writes(CONN_INPUT_MAX, "DXE");
+    refuse_writes(2 * CONN_INPUT_MAX, "DXE");
 }
 
 static void end_loop(void *arg)
