@@ -58,9 +58,10 @@ struct llama_slot {
     uint32_t tokens;      /* that it holds; 0 unknown or empty */
     uint32_t prefill;     /* tokens that its job still has to prefill, estimate */
     uint64_t last_used_us;
-    int64_t task;    /* id_task as the engine told last, -1 none */
-    bool processing; /* as the engine told last */
-    bool moved;      /* its task changed with the last answer */
+    struct hash128 adapters; /* that its last job brought along; none: the engine's own */
+    int64_t task;            /* id_task as the engine told last, -1 none */
+    bool processing;         /* as the engine told last */
+    bool moved;              /* its task changed with the last answer */
 };
 
 /* An unpinned job: which slot did the engine give it? Nothing else is placed until that

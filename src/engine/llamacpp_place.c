@@ -259,11 +259,17 @@ bool llama_can_pin(const struct job *job)
            (api == PROMPT_CHAT || api == PROMPT_COMPLETIONS || api == PROMPT_NATIVE);
 }
 
+static struct hash128 adapters_of(const struct llama *l, const struct job *job)
+{
+    return job->prompt->has_lora ? llama_kv_root(l, job) : (struct hash128){0, 0};
+}
+
 void llama_job_ready(struct llama *l, struct job *job)
 {
     struct llama_slot *s = job->engine;
     job->plan.overlap = running_prefills(l);
     if (s) {
+        s->adapters = adapters_of(l, job);
         job->plan.held = s->tokens;
         s->prefill = estimate_tokens(l, job);
         s->prefill -= job->plan.promised < s->prefill ? job->plan.promised : s->prefill;
@@ -326,17 +332,22 @@ static bool place(struct llama *l, struct job *job)
     if (c.slot >= 0) {
         struct llama_slot *s = &l->slots[c.slot];
         const uint32_t resident = slots[c.slot].resident_tokens;
+        /* With other adapters than before the engine drops what is in the slot. */
+        const bool kept = hash128_eq(s->adapters, adapters_of(l, job));
         list_del(&job->link);
         l->r->queued--;
         timer_fini(&job->deadline);
         job->plan.available = p.hit.low;
         job->plan.known_pieces = p.hit.n_pieces;
         job->plan.miss = miss_reason(l, job, &p, resident);
-        job->plan.promised = c.restore
+        if (c.restore && !kept)
+            job->plan.miss = "engine-refused";
+        job->plan.promised = c.restore && !kept ? 0
+                             : c.restore
                                  ? (p.hit.low < p.restorable ? p.hit.low : p.restorable)
                                  : (resident == p.known ? p.hit.low : resident);
         take_slot(l, s, job);
-        if (c.restore)
+        if (c.restore && kept)
             llama_restore(l, s, job, &p.hit.at, p.restorable);
         else
             llama_job_ready(l, job);

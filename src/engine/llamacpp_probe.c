@@ -276,6 +276,7 @@ static void on_slots(struct probe *p, int status, json_t *doc)
         llama_forget(l, &l->slots[i]);
         l->slots[i].state = SLOT_IDLE;
         l->slots[i].prefill = 0;
+        l->slots[i].adapters = (struct hash128){0, 0};
     }
     go(p, STEP_TEMPLATE);
 }
