@@ -3,10 +3,12 @@
 ones, and any trouble inside the cache leaves a plain proxy."""
 
 import glob
+import json
 import os
 import unittest
 
-from harness import CHAT, Case, chat_body, common, prompt_of, right_answer, wait_until, words
+from harness import (CHAT, Case, chat_body, common, prompt_of, request_bytes, right_answer,
+                     wait_until, words)
 
 
 def system_body(system, user, **more):
@@ -227,19 +229,23 @@ class NeverShared(ReuseCase):
             self.ask_right(gateway, engine, system_body(system, marker))
         self.assert_clean()
 
-    def test_other_weights_right_after_the_engine_came_back(self):
-        """The first request is faster than any heartbeat, and its state is stored."""
+    def test_other_weights_while_a_restore_is_on_its_way(self):
+        """The restart is noticed between the plan and the restore."""
         engine, gateway = self.pair(mode="store", slots=1)
         for name in ("a-fam", "b-fam"):
             before = len(engine.events("save"))
             self.ask_right(gateway, engine, system_body(words(300, name), f"{name} one"))
             self.learn(engine, gateway, before + 1)
-        engine.restart(weights=5)
+        engine.restart(held=["slots"], weights=5)
+        engine.wait_held("slots")   # the gateway looks what became of the engine
         body = system_body(words(300, "a-fam"), "a-fam two")
-        answer = gateway.fetch("POST", CHAT, body)
-        if answer.status == 200:
-            self.assertEqual(answer.json()["choices"][0]["message"]["content"],
-                             right_answer(body, 5))
+        with gateway.client() as client:
+            client.send(request_bytes("POST", CHAT, json.dumps(body).encode()))
+            wait_until(lambda: gateway.in_state("restore") == 1, "a restore is prepared")
+            engine.release("slots")
+            answer = client.read_answer()
+        self.assertEqual(answer.json()["choices"][0]["message"]["content"],
+                         right_answer(body, 5))
         self.assert_clean()
 
     def test_other_model_file_shares_nothing(self):
@@ -268,6 +274,33 @@ class NeverShared(ReuseCase):
             self.ask(gateway, {"prompt": prompt + f" {marker}", "n_predict": 2,
                                "lora": [{"id": 0, "scale": scale}]}, "/completion")
             self.assertEqual(self.used(engine, f" {marker}"), 0)
+        self.assert_clean()
+
+    def test_K33_equal_tokens_under_two_adapters_keep_their_own_blocks(self):
+        engine, gateway = self.pair(mode="store", lora=1, slots=1)
+
+        def ask(scale, marker, n):
+            lora = {} if scale is None else {"lora": [{"id": 0, "scale": scale}]}
+            self.ask(gateway, {"prompt": words(300, "adapted") + marker, "n_predict": 2, **lora},
+                     "/completion")
+            if n:
+                self.learn(engine, gateway, n)
+
+        for n, scale in enumerate((0.25, 0.5, None), 1):
+            ask(scale, " first", n)
+        for scale in (0.25, 0.5, None, 0.5):
+            ask(scale, f" again {scale}", 0)
+            gateway.wait_quiet()
+        # The engine throws a slot's content away when adapters change, so nothing was
+        # restored for these, and that is no fault of its restores.
+        self.assertEqual(gateway.mode(), "store", gateway.replica()["mode_reason"])
+        self.assertEqual(gateway.restore_failures(), 0)
+        # Between requests under one set they are put back.
+        self.ask(gateway, {"prompt": words(300, "other"), "n_predict": 2,
+                           "lora": [{"id": 0, "scale": 0.5}]}, "/completion")
+        gateway.wait_quiet()
+        ask(0.5, " last", 0)
+        self.assertGreater(self.used(engine, " last"), 280)
         self.assert_clean()
 
     def test_salts_do_not_share(self):

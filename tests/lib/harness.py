@@ -441,6 +441,10 @@ class Gateway:
     def in_flight(self):
         return self.stats()["total"]["in_flight"]
 
+    def in_state(self, name):
+        """Requests that are in this state of their life now."""
+        return self.stats()["total"]["states"][name]
+
     def metrics(self):
         """{name{labels}: value} of /metrics, checked for form on the way."""
         status, body = self.admin("/metrics")

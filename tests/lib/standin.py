@@ -158,12 +158,14 @@ class Engine:
         self.events = []
         self.most_inside = 0
         self.generation = 0               # of the process: grows with each restart
+        self.adapter_sets = set()         # ever used, whatever the process
         self.reset()
 
     def reset(self):
         """A fresh process."""
         self.global_lora = {i: 1.0 for i in range(self.settings.lora)}
         adapters = tuple(sorted(self.global_lora.items()))
+        self.adapter_sets.add(adapters)
         self.slots = [Slot(i, adapters) for i in range(self.settings.slots)]
         self.deferred = []
         self.next_task = 0
@@ -306,6 +308,7 @@ class Engine:
         if slot.lora != adapters:
             slot.clear()
         slot.lora = adapters
+        self.adapter_sets.add(adapters)
         common = 0
         if task.cache and not slot.unusable:
             common = min(slot.common(task.tokens), len(task.tokens) - 1)
@@ -419,9 +422,8 @@ class Engine:
 
     def _check_rows(self, slot, tokens, states):
         """Rows must be those of their tokens under these weights, whatever the adapters."""
-        sets = {s.lora for s in self.slots} | {(), tuple(sorted(self.global_lora.items()))}
         wrong = [model.Weights(self.settings.weights, a).first_wrong(states, tokens)
-                 for a in sets]
+                 for a in self.adapter_sets]
         if None not in wrong:
             self.note("poison", where="restore", slot=slot.id, token=max(wrong))
 
@@ -741,7 +743,7 @@ class Standin:
         self.port = 0
         self.on_death = None
         self._watch = select.epoll()
-        self._watching = self._stopped = False
+        self._watching = self._stopped = self._pausing = False
 
     # ---- life ---------------------------------------------------------------------------
 
@@ -784,14 +786,29 @@ class Standin:
             self.engine.lock.notify_all()
             self.engine.lock.wait_for(lambda: not self.connections, 5)
 
-    def restart(self, **changes):
-        """Dies and comes back on the same port, empty."""
-        self.kill()
-        for key, value in changes.items():
-            setattr(self.settings, key, value)
-        self.engine.reset()
-        self.engine.note("restarted")
-        self.start()
+    def restart(self, held=(), **changes):
+        """A fresh process on the same port. `held`: points that are held from its start.
+        Nobody finds the port closed in between; use kill() and restart() for that."""
+        with self.engine.lock:
+            self._pausing = True
+            connections = list(self.connections.values())
+            for conn in connections:
+                conn.dropped = True
+            self.engine.gates.clear()
+            self.engine.lock.notify_all()
+        for conn in connections:
+            conn.drop()
+        with self.engine.lock:
+            self.engine.lock.wait_for(
+                lambda: not any(c in self.connections.values() for c in connections), 5)
+            for key, value in changes.items():
+                setattr(self.settings, key, value)
+            self.engine.reset()
+            self.engine.gates = [[point, b"", 0] for point in held]
+            self._pausing = False
+            self.engine.note("restarted")
+        if self.listener is None:
+            self.start()
 
     def die(self):
         """What llama-server does with a file that is cut short."""
@@ -809,6 +826,7 @@ class Standin:
                 return
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self.engine.lock:
+                self.engine.lock.wait_for(lambda: not self._pausing)
                 conn = Connection(self, sock, self.n_connections)
                 self.n_connections += 1
                 self.connections[sock.fileno()] = conn
