@@ -340,12 +340,12 @@ static bool place(struct llama *l, struct job *job)
         job->plan.available = p.hit.low;
         job->plan.known_pieces = p.hit.n_pieces;
         job->plan.miss = miss_reason(l, job, &p, resident);
-        if (c.restore && !kept)
+        if (!c.restore)
+            job->plan.promised = resident == p.known ? p.hit.low : resident;
+        else if (kept)
+            job->plan.promised = p.hit.low < p.restorable ? p.hit.low : p.restorable;
+        else
             job->plan.miss = "engine-refused";
-        job->plan.promised = c.restore && !kept ? 0
-                             : c.restore
-                                 ? (p.hit.low < p.restorable ? p.hit.low : p.restorable)
-                                 : (resident == p.known ? p.hit.low : resident);
         take_slot(l, s, job);
         if (c.restore && kept)
             llama_restore(l, s, job, &p.hit.at, p.restorable);
