@@ -109,11 +109,16 @@ static double queue_ms(const struct request *rq)
                       t[REQUEST_RESTORE] ? t[REQUEST_RESTORE] : t[REQUEST_SEND]);
 }
 
+static double restore_ms(const struct request *rq)
+{
+    return ms_between(rq->stamp_us[REQUEST_RESTORE], rq->stamp_us[REQUEST_SEND]);
+}
+
 /*
  * What the same prompt would have cost cold, less what it took: only where no other
- * request was in its way and the model has seen such lengths. Cold requests feed the
- * model; so do warm ones that nothing was restored for. The wait for a save is part of
- * what a hit took, and not of what a cold one costs.
+ * request was in its way and the model has seen such lengths. Waiting for a save and
+ * restoring are part of what a hit took, but not of what the model is fed with: without
+ * the gateway there would be neither.
  */
 static double saved_ms(struct request *rq, double ttft)
 {
@@ -124,8 +129,7 @@ static double saved_ms(struct request *rq, double ttft)
         return NAN;
     struct ttft_model *model = &rq->target->replica->ttft;
     const double prompt = (double)f->prompt_tokens, cached = (double)f->cached_tokens;
-    if (!rq->job.plan.restored)
-        ttft_add(model, cached, prompt - cached, ttft - queue_ms(rq));
+    ttft_add(model, cached, prompt - cached, ttft - queue_ms(rq) - restore_ms(rq));
     if (cached < 1 || !ttft_predict(model, 0, prompt, &cold) || cold.extrapolated)
         return NAN;
     return cold.ms - ttft;
@@ -162,7 +166,6 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
     static const char *const outcomes[STATS_OUTCOMES] = {
         "completed", "refused-by-engine", "client-gone", "upstream-failed", "rejected"};
     const uint64_t *t = rq->stamp_us;
-    const uint64_t sent = t[REQUEST_SEND];
     log_event(LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status",
               "%d", rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
               rq->target ? rq->target->replica->name : "-", "slot", "%d",
@@ -172,8 +175,8 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
               (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
               "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
               "ttft_ms", "%.1f", s->ttft_ms, "queue_ms", "%.1f", queue_ms(rq),
-              "restore_ms", "%.1f", ms_between(t[REQUEST_RESTORE], sent), "total_ms",
-              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+              "restore_ms", "%.1f", restore_ms(rq), "total_ms", "%.1f",
+              ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
 }
 
 static void emit_begin(void *ctx, enum prompt_part part)

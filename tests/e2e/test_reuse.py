@@ -103,6 +103,17 @@ class Restored(ReuseCase):
                            len(prompt_of(chat_body(messages[:4]))) - 64)
         self.assert_clean()
 
+    def test_savings_are_estimated_where_every_hit_is_a_restore(self):
+        engine, gateway = self.pair(mode="store", slots=1)
+        documents = [words(300, "estimate one"), words(300, "estimate two")]
+        for turn in (words(9, "nothing longer is seen"), "second", "third"):
+            for document in documents:
+                self.assertEqual(gateway.fetch("POST", CHAT, chat_body(
+                    f"{document} {turn}", stream=True)).status, 200)
+                gateway.wait_quiet()
+        self.assertEqual(gateway.replica()["restores"], 4)
+        self.assertGreater(gateway.total("saved_n"), 0)
+
     def test_completions_and_native_prompts_reuse(self):
         engine, gateway = self.pair(mode="store")
         for path, marker in (("/v1/completions", "oai"), ("/completion", "native")):
