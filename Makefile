@@ -102,6 +102,9 @@ $(OBJ)/%.o: %.c $(BUILD)/flags | build/deps.stamp
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# Equal bits whatever is computed together: never one rounding instead of two.
+$(OBJ)/src/lab/%.o: CFLAGS += -ffp-contract=off
+
 $(OBJ)/llhttp/%.o: $(BUILD)/flags | build/deps.stamp
 	$(say) CC build/llhttp/$*.c
 	@mkdir -p $(@D)

@@ -32,7 +32,7 @@
 #define LAB_VOCAB 260
 
 struct lab_shape {
-    uint32_t layers, heads, width; /* width is a multiple of heads × 2 */
+    uint32_t layers, heads, width; /* width is a multiple of heads × 4 */
     uint32_t context;              /* positions */
 };
 
@@ -57,7 +57,8 @@ uint32_t lab_cache_capacity(const struct lab_cache *c);
 /* Forgets all but the first n tokens (n ≤ length). */
 void lab_cache_cut(struct lab_cache *c, uint32_t n);
 
-/* Rows of token i in a layer (i < capacity): to be saved and restored. */
+/* Rows of token i in a layer (i < capacity): to be saved and restored. Those of the
+ * tokens behind it follow directly. */
 float *lab_cache_k(struct lab_cache *c, uint32_t layer, uint32_t i);
 float *lab_cache_v(struct lab_cache *c, uint32_t layer, uint32_t i);
 
