@@ -54,6 +54,16 @@ def wait_until(condition, what, timeout=PATIENCE_S):
         time.sleep(0.01)
 
 
+def last_words(path, n=12):
+    """The end of a process's output, to be put behind what is said of it."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            lines = f.read().splitlines()[-n:]
+    except OSError:
+        lines = []
+    return "".join(["; its last words:"] + [f"\n    {x}" for x in lines]) if lines else ""
+
+
 def busy_share(seconds=1.0):
     """Share of all CPUs that is in use just now, while the demo itself does nothing."""
     def read():
@@ -119,7 +129,8 @@ def send(port, body):
         sent = time.monotonic()
         answer = connection.getresponse()
         if answer.status != 200:
-            raise Failed(f"status {answer.status}: {answer.read(300).decode('utf-8', 'replace')}")
+            text = answer.read(300).decode("utf-8", "replace")
+            raise Failed(f"status {answer.status}: {text}")
         if body["stream"]:
             ttft_ms, text, timings = read_stream(answer, sent)
         else:
@@ -153,14 +164,17 @@ class Gateway:
                    "--slot-dir", self.engine.slot_dir,
                    "--store-dir", os.path.join(self.folder, "store")]
         with open(self.log, "wb") as log:
+            # Out of the terminal's group: Ctrl-C beside our own signal would be the second
+            # one, which tells it to stop at once.
             self.child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
-                                          stderr=log)
-        wait_until(self._listening, f"the gateway listens{self.last_words()}")
+                                          stderr=log, start_new_session=True)
+        wait_until(self._listening, "the gateway listens")
         wait_until(self._ready, "the gateway and its engine are ready to save and restore")
 
     def _alive(self):
         if self.child.poll() is not None:
-            raise Failed(f"the gateway ended with {self.child.returncode}{self.last_words()}")
+            raise Failed(f"the gateway ended with {self.child.returncode}"
+                         f"{last_words(self.log)}")
 
     def _listening(self):
         self._alive()
@@ -176,14 +190,6 @@ class Gateway:
             raise Failed(f"the gateway cannot save and restore: {replica['mode_reason']}")
         return replica["mode"] == "store"
 
-    def last_words(self, n=12):
-        try:
-            with open(self.log, encoding="utf-8", errors="replace") as f:
-                lines = f.read().splitlines()[-n:]
-        except OSError:
-            return ""
-        return "".join(f"\n    {line}" for line in ["; its last words:", *lines])
-
     def admin(self, path):
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port, timeout=30)
         try:
@@ -191,7 +197,7 @@ class Gateway:
             answer = connection.getresponse()
             data = answer.read()
         except OSError as e:
-            raise Failed(f"the gateway's admin side: {e}{self.last_words()}") from e
+            raise Failed(f"the gateway's admin side: {e}{last_words(self.log)}") from e
         finally:
             connection.close()
         if answer.status != 200:
@@ -215,16 +221,17 @@ class Gateway:
         return last
 
     def stop(self):
-        """Ends it; returns its exit status."""
-        if self.child is None:
-            return None
-        if self.child.poll() is None:
-            self.child.send_signal(signal.SIGTERM)
-            try:
-                self.child.wait(35)
-            except subprocess.TimeoutExpired:
-                self.child.kill()
-        return self.child.wait()
+        """Ends it, if it still runs; it saves what there is to save before it goes."""
+        if self.child is None or self.child.poll() is not None:
+            return
+        self.child.send_signal(signal.SIGTERM)
+        try:
+            self.child.wait(35)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+        if self.child.wait() != 0:
+            raise Failed(f"told to end, the gateway ended with {self.child.returncode}"
+                         f"{last_words(self.log)}")
 
 
 # ---- the arms ----------------------------------------------------------------------------
@@ -239,23 +246,30 @@ class Arm:
         os.mkdir(self.folder)
         self.engine = None
         self.results = []
-        self.ready_s = []  # from nothing to ready, per start
+        self.ready_s = []  # per start: the time that each step took
         self.busy = 0.0
 
     def start(self):
-        since = time.monotonic()
-        self.start_processes()
-        self.ready_s.append(time.monotonic() - since)
+        self.ready_s.append([])
+        for step in self.steps():
+            begin = time.monotonic()
+            step()
+            self.ready_s[-1].append(time.monotonic() - begin)
 
     def new_engine(self, **options):
         self.engine = llama_server.LlamaServer(self.folder, MODEL, threads=os.cpu_count(),
                                                **options)
-        self.engine.start()
+        try:
+            self.engine.start()
+        except llama_server.Unavailable as why:
+            log = os.path.join(self.folder, f"engine-{self.engine.port}.log")
+            raise Failed(f"{why}{last_words(log)}") from why
 
     def run(self, workload):
         self.busy = busy_share()
         if self.busy > BUSY_SHARE:
-            say(f"  note: others use {self.busy:.0%} of this machine's CPUs; times are noisy")
+            say(f"  note: others use {100 * self.busy:.0f} % of this machine's CPUs; "
+                "times are noisy")
         self.start()
         for i, request in enumerate(workload.requests):
             if i == workload.restart_after:
@@ -263,7 +277,7 @@ class Arm:
                 self.stop()
                 self.start()
                 say(f"  {self.name:8} {self.restart_line}, ready again after "
-                    f"{self.ready_s[-1]:.1f} s")
+                    f"{sum(self.ready_s[-1]):.1f} s")
             result = send(self.port(), workload.body(request))
             result.update(number=i + 1, document=request["document"],
                           after_restart=i >= workload.restart_after)
@@ -291,8 +305,8 @@ class Stock(Arm):
     name, title = "stock", "stock engine"
     restart_line = "--- engine restarted"
 
-    def start_processes(self):
-        self.new_engine(managed=False)
+    def steps(self):
+        return [lambda: self.new_engine(managed=False)]
 
     def port(self):
         return self.engine.port
@@ -306,8 +320,10 @@ class Incipit(Arm):
         super().__init__(folder)
         self.program, self.gateway, self.parts = program, None, []
 
-    def start_processes(self):
-        self.new_engine(managed=True, slots=2)
+    def steps(self):
+        return [lambda: self.new_engine(managed=True, slots=2), self.start_gateway]
+
+    def start_gateway(self):
         self.gateway = Gateway(self.program, self.folder, self.engine)
         self.gateway.start()
 
@@ -318,12 +334,11 @@ class Incipit(Arm):
         self.parts.append(self.gateway.wait_saved())
 
     def stop(self):
-        code = self.gateway.stop() if self.gateway else None
-        words = self.gateway.last_words() if code else ""
-        self.gateway = None
-        super().stop()
-        if code:
-            raise Failed(f"the gateway ended with {code}{words}")
+        try:
+            if self.gateway:
+                self.gateway.stop()
+        finally:
+            super().stop()
 
 
 # ---- figures -----------------------------------------------------------------------------
@@ -387,14 +402,14 @@ def spread_text(s):
 
 
 def share(part, whole):
-    return f"{part:,} ({part / whole:.0%})"
+    return f"{part:,} ({100 * part / whole:.0f} %)"
 
 
 def table(f):
     s, g = f["stock"], f["incipit"]
     both = lambda name, show=str: (show(s[name]), show(g[name]))  # noqa: E731
     after = "prompt_tokens_after_restart", "reused_tokens_after_restart"
-    estimate = f"{ms(g['saved_ms'])} (n {g['saved_n']})" if g["saved_n"] else "- (n 0)"
+    estimate = f"{ms(g['saved_ms'])}" if g["saved_n"] else "-"
     return [
         ("", Stock.title, Incipit.title),
         ("requests", *both("requests")),
@@ -409,12 +424,12 @@ def table(f):
         ("TTFT cold, median and range in ms", *both("ttft_cold", spread_text)),
         ("TTFT cached, median and range in ms", *both("ttft_cached", spread_text)),
         ("TTFT, all added up", *both("ttft_sum_ms", ms)),
-        ("saved time, the gateway's own estimate", "-", estimate),
+        ("saved time, the gateway's own estimate", "-", f"{estimate} (n {g['saved_n']})"),
         ("saved time, difference of the TTFT sums", "-",
          f"{ms(f['saved_measured_ms'])} (n {f['saved_measured_n']})"),
         ("all requests, first byte to last", *both("wall_ms", ms)),
-        ("ready, at first and after the restart",
-         *both("ready_s", lambda v: " and ".join(f"{x:.1f}" for x in v) + " s")),
+        ("restart: engine ready, then gateway ready",
+         *both("ready_s", lambda v: ", ".join(f"{x:.1f} s" for x in v[-1]))),
         ("blocks stored", "-", f"{g['blocks_stored']:,}"),
         ("bytes stored", "-", f"{g['bytes_stored'] / 2**20:,.1f} MiB"),
     ]
@@ -446,11 +461,13 @@ def explain_after():
     say()
     paragraph("""How to read it: cached means that the engine took over at least half of the
         prompt instead of computing it, and TTFT is the time from the sent request to the
-        first text, as the client sees it, in both columns alike.""")
-    paragraph("""While everything fits into its memory and it keeps running the stock engine
-        reuses about as much by itself; what the gateway adds here is what comes back after
-        the restart, and it pays for that with the saves (part of "all requests") and with
-        the disk.""")
+        first text, as the client sees it, in both columns alike. While it keeps running and
+        everything fits into its memory the stock engine reuses about as much by itself; what
+        the gateway adds here comes back after the restart, and is paid for with saves (part
+        of "all requests"), disk and a longer start. The gateway's own estimate covers only
+        what it can compare, cold prompts of such lengths among five requests or more since
+        its start.""")
+    say()
     paragraph("""Not claimed: that other models, machines or prompts gain the same. This is one
         run of a very small model on CPUs, with few requests and nobody else waiting.""")
 
@@ -479,7 +496,7 @@ def demo(options, folder, arms):
         arms.append(make())
         arms[-1].run(workload)
         if len(arms) == 1:
-            arms[-1].stop()
+            arms[0].stop()
             say()
     result = figures(*arms)
     say()
@@ -515,6 +532,8 @@ def main():
                         help="write the figures there as well")
     options = parser.parse_args()
     options.binary = os.path.abspath(options.binary)
+    if not os.access(options.binary, os.X_OK):
+        parser.error(f"{options.binary} is no program; make builds it")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder, arms, status = tempfile.mkdtemp(prefix="incipit-demo-"), [], 1
