@@ -106,6 +106,7 @@ def read_stream(answer, sent):
         if not line.startswith(b"data: "):
             continue
         if line.strip() == b"data: [DONE]":
+            answer.read()
             if timings is None:
                 raise Failed("a stream ended without the engine's timings")
             return ttft_ms, text, timings

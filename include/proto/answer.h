@@ -35,6 +35,7 @@ struct answer_facts {
     double prompt_ms;
     uint64_t events, comments;
     bool terminal; /* finish reason, [DONE], message_stop … seen: the answer is whole */
+    bool last;     /* of a stream: its last event seen, nothing but framing can follow */
     bool error;    /* the body or an event is an error object */
     bool implausible; /* counts that cannot be */
     bool text_whole;  /* the answer below is complete and of one choice */

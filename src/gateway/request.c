@@ -256,13 +256,26 @@ static void finish(struct request *rq, enum stats_outcome outcome)
     free(rq);
 }
 
+/* Many clients hang up at the last event, before the end of the stream's framing. They
+ * have it all, and the engine freed the slot before it sent that event. */
+static bool has_all(const struct request *rq)
+{
+    const struct answer_facts *f = facts_of(rq);
+    return f && rq->stream && f->last && !rq->job.wants_all;
+}
+
 static void on_gone(void *arg)
 {
     struct request *rq = arg;
     if (rq->call)
         call_cancel(rq->call); /* at once: the engine stops, its slot becomes a zombie */
     rq->call = NULL;
-    finish(rq, STATS_CLIENT_GONE);
+    if (has_all(rq)) {
+        answer_finish(rq->answer);
+        finish(rq, STATS_COMPLETED);
+    } else {
+        finish(rq, STATS_CLIENT_GONE);
+    }
 }
 
 /* Answers with an error of our own; nothing of the engine's has gone out. */

@@ -108,7 +108,7 @@ static void on_event(void *arg, struct slice name, struct slice data)
     (void)name; /* Messages events say their type in the data, too */
     a->facts.events++;
     if (slice_eq(slice_trim(data), SLICE_LIT("[DONE]")))
-        a->facts.terminal = true;
+        a->facts.terminal = a->facts.last = true;
     else if (!answer_read(a, data))
         a->broken = true;
     settle(a);

@@ -429,7 +429,7 @@ static void take_native_content(struct walk *w, struct jlex_token *value)
 static void take_native_stop(struct walk *w, struct jlex_token *value)
 {
     if (value->type == JLEX_TRUE)
-        w->a->facts.terminal = true;
+        w->a->facts.terminal = w->a->facts.last = true;
     jlex_skip(&w->j, value);
 }
 
@@ -568,7 +568,7 @@ static void take_event_type(struct walk *w, struct jlex_token *value)
 {
     if (value->type == JLEX_STRING &&
         slice_eq(jlex_raw(&w->j, value), SLICE_LIT("message_stop")))
-        w->a->facts.terminal = true;
+        w->a->facts.terminal = w->a->facts.last = true;
     jlex_skip(&w->j, value);
 }
 

@@ -229,6 +229,30 @@ class Leaving(SlotCase):
     def test_K08_in_mid_stream(self):
         self.freed("stream", True)
 
+    def test_behind_the_last_event_all_is_well(self):
+        """Many clients hang up there and do not wait for the end of the framing."""
+        engine, gateway = self.pair(mode="store")
+        engine.hold("framing")
+        ends = {CHAT: b"[DONE]", "/v1/completions": b"[DONE]",
+                "/completion": b'"stop":true', "/v1/messages": b"message_stop"}
+        for i, (path, end) in enumerate(ends.items()):
+            text = words(150 + 20 * i, path)
+            body = (chat_body(text, stream=True) if path in (CHAT, "/v1/messages") else
+                    {"prompt": text, "max_tokens": 4, "n_predict": 4, "stream": True})
+            with gateway.client() as client:
+                client.send(request_bytes("POST", path, json.dumps(body).encode()))
+                client.read_until(end)
+                client.read_until(b"\n\n")
+            wait_until(lambda i=i: gateway.total("requests") == i + 1, "is counted")
+            self.assertEqual(gateway.total("completed"), i + 1, path)
+        engine.release("framing")
+        gateway.wait_quiet()
+        self.assertEqual(gateway.total("client_gone"), 0)
+        again = chat_body(words(150, CHAT))
+        self.assertEqual(gateway.fetch("POST", CHAT, again).status, 200)
+        self.assertGreater(engine.bodies(again["messages"][0]["content"])[-1].cache_n, 140)
+        self.twenty(engine, gateway, "after the last event")
+
     def test_while_queued(self):
         engine, gateway = self.pair(slots=1)
         engine.hold("head", "first")

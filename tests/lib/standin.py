@@ -25,6 +25,7 @@ Points where requests can be held (in this order):
     event     before each event of a stream
     stream    once, behind the first event with content
     finish    before the end of the answer
+    framing   behind the last event of a stream, before the end of its framing
     zombie    a cancelled request gives its slot back only behind this
 """
 
@@ -1235,6 +1236,7 @@ class Standin:
                 continue
             conn.send_event(event)
         self.engine.release(task)
+        self.engine.pass_point("framing", record)
         conn.end_stream()
         return True
 

@@ -289,6 +289,30 @@ static void test_answer_without_an_ending_is_not_whole(void **state)
     answer_free(a);
 }
 
+static void test_answer_last_event_is_not_the_finish_reason(void **state)
+{
+    static const struct {
+        enum prompt_api api;
+        const char *before, *last;
+    } v[] = {
+        {PROMPT_CHAT, "{\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"}]}",
+         "[DONE]"},
+        {PROMPT_NATIVE, "{\"content\":\"a\",\"stop\":false}", "{\"stop\":true}"},
+        {PROMPT_MESSAGES,
+         "{\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}",
+         "{\"type\":\"message_stop\"}"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) {
+        struct answer *a = answer_new(v[i].api, true);
+        event(a, v[i].before, 1);
+        assert_false(answer_facts(a)->last);
+        event(a, v[i].last, 2);
+        assert_true(answer_facts(a)->last);
+        answer_free(a);
+    }
+}
+
 static void test_answer_done_alone_ends_a_stream(void **state)
 {
     struct answer *a = answer_new(PROMPT_COMPLETIONS, true);
@@ -576,6 +600,7 @@ int main(void)
         cmocka_unit_test(test_answer_counts_that_cannot_be),
         cmocka_unit_test(test_answer_prompt_ms_that_cannot_be),
         cmocka_unit_test(test_answer_without_an_ending_is_not_whole),
+        cmocka_unit_test(test_answer_last_event_is_not_the_finish_reason),
         cmocka_unit_test(test_answer_done_alone_ends_a_stream),
         cmocka_unit_test(test_answer_errors_are_seen),
         cmocka_unit_test(test_answer_what_is_no_json_is_not_known),
