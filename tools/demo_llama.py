@@ -31,7 +31,7 @@ import llama_server  # noqa: E402
 WORKLOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "demo_workload.json")
 MODEL, MODEL_TITLE = "full", "SmolLM2-135M-Instruct"
 PATIENCE_S = 120
-BUSY_SHARE = 0.15  # of the CPUs, taken by others: times are worth less above it
+OTHERS = 0.1  # share of the CPUs taken by other processes: above it, times are worth little
 
 
 class Failed(Exception):
@@ -64,16 +64,33 @@ def last_words(path, n=12):
     return "".join(["; its last words:"] + [f"\n    {x}" for x in lines]) if lines else ""
 
 
-def busy_share(seconds=1.0):
-    """Share of all CPUs that is in use just now, while the demo itself does nothing."""
-    def read():
+class CpuWatch:
+    """What part of all CPUs others took, over the times that these processes were watched."""
+
+    def __init__(self):
+        self.all = self.others = 0
+        self.since = None
+
+    @staticmethod
+    def read(pids):
         with open("/proc/stat", encoding="ascii") as f:
             times = [int(x) for x in f.readline().split()[1:9]]
-        return sum(times), times[3] + times[4]  # all; idle and waiting for a disk
-    before, idle_before = read()
-    time.sleep(seconds)
-    after, idle_after = read()
-    return 1 - (idle_after - idle_before) / max(after - before, 1)
+        own = 0
+        for pid in [os.getpid(), *pids]:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+                own += sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
+        return sum(times), sum(times) - times[3] - times[4] - own  # not idle, not our own
+
+    def begin(self, pids):
+        self.since = self.read(pids)
+
+    def end(self, pids):
+        now = self.read(pids)
+        self.all += now[0] - self.since[0]
+        self.others += now[1] - self.since[1]
+
+    def share(self):
+        return max(self.others, 0) / max(self.all, 1)
 
 
 # ---- the workload ------------------------------------------------------------------------
@@ -248,7 +265,7 @@ class Arm:
         self.engine = None
         self.results = []
         self.ready_s = []  # per start: the time that each step took
-        self.busy = 0.0
+        self.cpu = CpuWatch()
 
     def start(self):
         self.ready_s.append([])
@@ -256,6 +273,7 @@ class Arm:
             begin = time.monotonic()
             step()
             self.ready_s[-1].append(time.monotonic() - begin)
+        self.cpu.begin(self.pids())
 
     def new_engine(self, **options):
         self.engine = llama_server.LlamaServer(self.folder, MODEL, threads=os.cpu_count(),
@@ -267,10 +285,6 @@ class Arm:
             raise Failed(f"{why}{last_words(log)}") from why
 
     def run(self, workload):
-        self.busy = busy_share()
-        if self.busy > BUSY_SHARE:
-            say(f"  note: others use {100 * self.busy:.0f} % of this machine's CPUs; "
-                "times are noisy")
         self.start()
         for i, request in enumerate(workload.requests):
             if i == workload.restart_after:
@@ -294,8 +308,12 @@ class Arm:
         return (f"  {self.name:8} {r['number']:2}  {r['document']:6} {how:9} prompt "
                 f"{r['prompt_tokens']:4}  reused {r['reused_tokens']:4}  {ttft}")
 
+    def pids(self):
+        return [self.engine.process.pid]
+
     def end_part(self):
         """Before processes are stopped, and when the last answer is there."""
+        self.cpu.end(self.pids())
 
     def stop(self):
         if self.engine:
@@ -331,8 +349,12 @@ class Incipit(Arm):
     def port(self):
         return self.gateway.port
 
+    def pids(self):
+        return [*super().pids(), self.gateway.child.pid]
+
     def end_part(self):
         self.parts.append(self.gateway.wait_saved())
+        super().end_part()
 
     def stop(self):
         try:
@@ -364,7 +386,7 @@ def figures_of(arm):
             "ttft_cached": spread([r["ttft_ms"] for r in cached]),
             "ttft_sum_ms": sum(r["ttft_ms"] for r in timed),
             "wall_ms": sum(r["wall_ms"] for r in arm.results),
-            "ready_s": arm.ready_s, "cpus_busy_before": arm.busy, "each": arm.results}
+            "ready_s": arm.ready_s, "cpu_of_others": arm.cpu.share(), "each": arm.results}
 
 
 def figures(stock, incipit):
@@ -431,6 +453,8 @@ def table(f):
         ("all requests, first byte to last", *both("wall_ms", ms)),
         ("restart: engine ready, then gateway ready",
          *both("ready_s", lambda v: ", ".join(f"{x:.1f} s" for x in v[-1]))),
+        ("CPUs taken by others meanwhile",
+         *both("cpu_of_others", lambda x: f"{100 * x:.0f} %")),
         ("blocks stored", "-", f"{g['blocks_stored']:,}"),
         ("bytes stored", "-", f"{g['bytes_stored'] / 2**20:,.1f} MiB"),
     ]
@@ -458,16 +482,20 @@ def explain_before(workload):
     say()
 
 
-def explain_after():
+def explain_after(busy):
     say()
+    if busy:
+        paragraph("""Other processes kept the CPUs busy meanwhile: the times of the two columns
+            cannot be compared. Run it again when the machine has nothing else to do.""")
+        say()
     paragraph("""How to read it: cached means that the engine took over at least half of the
         prompt instead of computing it, and TTFT is the time from the sent request to the
         first text, as the client sees it, in both columns alike. While it keeps running and
-        everything fits into its memory the stock engine reuses about as much by itself; what
-        the gateway adds here comes back after the restart, and is paid for with saves (part
-        of "all requests"), disk and a longer start. The gateway's own estimate covers only
-        what it can compare, cold prompts of such lengths among five requests or more since
-        its start.""")
+        everything fits into its memory the stock engine reuses about as much by itself;
+        what the gateway adds here comes back after the restart, and is paid for with saves
+        (part of "all requests"), disk and a longer start. The gateway's own estimate covers
+        only what it can compare: it needs five requests since its start, among them cold
+        prompts of such lengths.""")
     say()
     paragraph("""Not claimed: that other models, machines or prompts gain the same. This is one
         run of a very small model on CPUs, with few requests and nobody else waiting.""")
@@ -502,7 +530,7 @@ def demo(options, folder, arms):
     result = figures(*arms)
     say()
     print_table(table(result))
-    explain_after()
+    explain_after(max(arm.cpu.share() for arm in arms) > OTHERS)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as f:
             json.dump(result, f, indent=2)
