@@ -250,7 +250,11 @@ class Cases:
         s = self.open_request(gateway, chat("Queued?"))
         harness.wait_until(lambda: state_is("queue")(s), "queued")
         s.close()
+        since = time.monotonic()
         harness.wait_until(lambda: gateway.stats()["total"]["states"]["queue"] == 0, "left")
+        print(f"        {self.build}: left queued: gateway done after "
+              f"{(time.monotonic() - since) * 1e3:.0f} ms, nothing was in the engine",
+              flush=True)
         for h in holders:
             h.close()
         harness.wait_until(lambda: self.busy(engine) == 0, "idle again", timeout=60)
