@@ -3,18 +3,18 @@
 #define INCIPIT_LAB_MODEL_H
 
 /*
- * A small real transformer in the shape of GPT-2 (Radford et al., 2019): learned token and
- * position embeddings, pre-norm blocks of causal multi-head attention and a four times
- * wider GELU layer, final norm, logits through the token embedding. Weights are drawn from
- * a seed, everything is f32, decoding is greedy: its answers are deterministic noise, and
- * its KV cache is the real thing. It exists to show and to test prompt caching, never to
- * claim anything about real engines.
+ * A small real transformer in the shape of GPT-2 (Radford et al., 2019): learned token
+ * and position embeddings, pre-norm blocks of causal multi-head attention and a four
+ * times wider GELU layer, final norm, logits through the token embedding. Weights are
+ * drawn from a seed, everything is f32, decoding is greedy: its answers are deterministic
+ * noise, and its KV cache is the real thing. It exists to show and to test prompt
+ * caching, never to claim anything about real engines.
  *
  * Tokens are bytes 0 … 255 and a few specials behind them. Positions start at 0.
  *
- * Bit-exact: every output element is summed in one fixed order that does not depend on how
- * many tokens are computed together, nor on what was cached before. So the logits of a
- * prompt are equal to the last bit however it is cut into calls of lab_forward(), and
+ * Bit-exact: every output element is summed in one fixed order that does not depend on
+ * how many tokens are computed together, nor on what was cached before. So the logits of
+ * a prompt are equal to the last bit however it is cut into calls of lab_forward(), and
  * whether its start was computed or put back.
  *
  * One model may be used by several threads at once (it is read-only); a cache belongs to
@@ -74,8 +74,8 @@ struct lab_work {
 
 /*
  * Appends n tokens to the cache and computes them. `logits` gets LAB_VOCAB floats for the
- * last of them (NULL: not wanted), or with all_logits n × LAB_VOCAB. False where the cache
- * has no room (nothing was done).
+ * last of them (NULL: not wanted), or with all_logits n × LAB_VOCAB. False where the
+ * cache has no room (nothing was done).
  */
 struct lab_step {
     const uint32_t *tokens;
@@ -84,7 +84,8 @@ struct lab_step {
     bool all_logits;
     struct lab_work *work; /* added up; may be NULL */
 };
-bool lab_forward(const struct lab_model *m, struct lab_cache *c, const struct lab_step *s);
+bool lab_forward(const struct lab_model *m, struct lab_cache *c,
+                 const struct lab_step *s);
 
 /* The greedy choice: the smallest of the tokens with the largest logit. */
 uint32_t lab_argmax(const float *logits);

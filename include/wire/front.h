@@ -96,6 +96,10 @@ void front_end(struct front_request *rq); /* the request is dead */
  * so that the client can tell. The request is dead. */
 void front_abort(struct front_request *rq);
 
+/* The connection ends with a reset, whatever was sent: the built-in engine's way to
+ * misbehave. The request is dead. */
+void front_reset(struct front_request *rq);
+
 /* A whole answer in one call; content type JSON unless `headers` has one. The request is
  * dead. */
 void front_reply(struct front_request *rq, int status, struct slice headers,

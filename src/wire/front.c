@@ -530,6 +530,12 @@ void front_abort(struct front_request *rq)
     end_client(rq, rq->started && !tells ? conn_abort : close_gently);
 }
 
+void front_reset(struct front_request *rq)
+{
+    assert(rq->state == CLIENT_OWNED);
+    end_client(rq, conn_abort);
+}
+
 void front_reply(struct front_request *rq, int status, struct slice headers,
                  struct slice body)
 {
