@@ -12,6 +12,7 @@ struct ask {
     char *body;
     struct buf in;
     int status;
+    bool too_long;
     ask_cb cb;
     void *arg;
 };
@@ -33,7 +34,8 @@ static void on_head(void *arg, const struct http_head *h)
 static void on_body(void *arg, struct slice bytes)
 {
     struct ask *a = arg;
-    if (buf_len(&a->in) + bytes.len <= ASK_MAX_BYTES)
+    a->too_long |= buf_len(&a->in) + bytes.len > ASK_MAX_BYTES;
+    if (!a->too_long)
         buf_append_slice(&a->in, bytes);
 }
 
@@ -42,7 +44,7 @@ static void on_end(void *arg)
     struct ask *a = arg;
     const struct err none = {0};
     const struct slice s = buf_slice(&a->in);
-    json_t *doc = json_loadb(s.len ? s.ptr : "", s.len, JSON_DECODE_ANY, NULL);
+    json_t *doc = a->too_long ? NULL : json_loadb(s.ptr, s.len, JSON_DECODE_ANY, NULL);
     a->call = NULL;
     a->cb(a->arg, a->status, doc, &none);
     json_decref(doc);

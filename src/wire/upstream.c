@@ -57,7 +57,8 @@ struct call {
     bool connected, sent, answered; /* answered: a byte of the answer was seen */
     bool paused;
     bool resuming; /* a deferred look at pending input is on its way */
-    bool cancelled;
+    bool closing;  /* the connection ended with the answer */
+    bool over;     /* detached; what is deferred frees it */
 };
 
 static void on_conn(void *arg, struct conn *conn, enum conn_event event);
@@ -82,7 +83,8 @@ static bool parse_url(struct upstream *u, const char *url, char *host_port, size
     memcpy(u->prefix, host + n, path + 1);
     while (path && u->prefix[path - 1] == '/')
         u->prefix[--path] = '\0';
-    const bool has_port = strchr(host, ':') && strchr(host, ':') < host + n;
+    const char *v6 = memchr(host, ']', n), *port = v6 ? v6 : host;
+    const bool has_port = memchr(port, ':', (size_t)(host + n - port)) != NULL;
     snprintf(host_port, size, "%.*s%s", (int)n, host, has_port ? "" : ":80");
     snprintf(u->host, sizeof(u->host), "%.*s", (int)n, host);
     return true;
@@ -170,22 +172,31 @@ static void drop_connection(struct call *c)
     c->at = NULL;
 }
 
-/* From here on the upstream does not know the call any more. */
+/* From here on the upstream does not know the call any more, and may be freed. */
 static void detach_call(struct call *c)
 {
+    assert(!c->at && !c->over);
+    c->over = true;
+    timer_stop(&c->timer);
     list_del(&c->link);
     c->u->stats.active--;
 }
 
-static void free_call(struct call *c)
+static void free_call(void *arg)
 {
-    assert(!c->at);
-    if (!c->cancelled)
-        detach_call(c);
+    struct call *c = arg;
     timer_fini(&c->timer);
     http_parser_free(c->parser);
     buf_free(&c->head);
     free(c);
+}
+
+/* The call is over, and nobody up the stack looks at it again. */
+static void end_call(struct call *c)
+{
+    detach_call(c);
+    if (!c->resuming) /* else on_resumed() frees it */
+        free_call(c);
 }
 
 static void fail_call(struct call *c, const struct err *why)
@@ -195,7 +206,7 @@ static void fail_call(struct call *c, const struct err *why)
     const struct err copy = *why;
     c->u->stats.failures++;
     drop_connection(c);
-    free_call(c);
+    end_call(c);
     on.on_fail(arg, &copy);
 }
 
@@ -254,6 +265,7 @@ static struct pooled *from_pool(struct upstream *u)
         if (!conn_stale(p->conn))
             return p;
         free_pooled(p);
+        note_lost(u);
     }
     return NULL;
 }
@@ -263,16 +275,11 @@ static void send_request(struct call *c)
     struct conn *conn = c->at->conn;
     c->connected = true;
     timer_start(&c->timer, c->u->o.first_byte_ms);
-    conn_write(conn, buf_slice(&c->head));
-    bool borrowed = false;
-    for (size_t i = 0; i < 3; i++) {
-        if (!c->body[i].len)
-            continue;
+    conn_cork(conn); /* head and body leave together */
+    conn_write_borrowed(conn, buf_slice(&c->head));
+    for (size_t i = 0; i < 3; i++)
         conn_write_borrowed(conn, c->body[i]);
-        borrowed = true;
-    }
-    if (!borrowed && conn_output_len(conn) == 0)
-        c->sent = true;
+    conn_uncork(conn);
 }
 
 static void open_call(struct call *c)
@@ -333,6 +340,7 @@ static void on_broken(struct call *c, const char *what, int error)
         note_lost(u);
         return;
     }
+    note_lost(u);
     err_set(&e, c->connected ? ERR_CLOSED : ERR_REFUSED, "%s%s%s", what,
             error ? ": " : "", error ? strerror(error) : "");
     fail_call(c, &e);
@@ -343,14 +351,15 @@ static void finish_call(struct call *c)
     const struct call_events on = c->on;
     void *arg = c->arg;
     struct pooled *p = c->at;
-    const bool keep = http_parser_head(c->parser)->keep_alive && c->sent;
+    const bool keep = http_parser_head(c->parser)->keep_alive && !c->closing &&
+                      conn_output_len(p->conn) == 0; /* or the rest would follow */
     p->served++;
     c->at = NULL;
     if (keep)
         to_pool(p);
     else
         free_pooled(p);
-    free_call(c);
+    end_call(c);
     on.on_end(arg);
 }
 
@@ -358,7 +367,7 @@ static void finish_call(struct call *c)
 static bool is_interim(const struct call *c)
 {
     const int status = http_parser_head(c->parser)->status;
-    return status >= 100 && status < 200 && status != 101;
+    return status >= 100 && status < 200;
 }
 
 /* Acts on one parser event; false when the call is over or paused. */
@@ -369,6 +378,10 @@ static bool step(struct call *c, enum http_event event, struct slice data)
     case HTTP_MORE:
         return false;
     case HTTP_HEAD:
+        if (http_parser_head(c->parser)->status == 101) {
+            on_broken(c, "the engine switched protocols, unasked", 0);
+            return false;
+        }
         if (!is_interim(c))
             c->on.on_head(c->arg, http_parser_head(c->parser));
         break;
@@ -378,6 +391,7 @@ static bool step(struct call *c, enum http_event event, struct slice data)
     case HTTP_END:
         if (is_interim(c)) {
             http_parser_reset(c->parser);
+            timer_start(&c->timer, c->u->o.first_byte_ms);
             if (c->is_head)
                 http_parser_expect_head(c->parser);
             break;
@@ -398,7 +412,7 @@ static bool step(struct call *c, enum http_event event, struct slice data)
  */
 static void read_answer(struct call *c)
 {
-    while (!c->cancelled && !c->paused) {
+    while (!c->over && !c->paused) {
         struct slice in = conn_input(c->at->conn), data = {0};
         size_t used = 0;
         if (!in.len && !c->answered) /* once it has begun, the end may follow the head */
@@ -411,7 +425,7 @@ static void read_answer(struct call *c)
         const bool last = event == HTTP_END && !is_interim(c);
         if (event == HTTP_DATA) { /* data points into the input: hand it on first */
             step(c, event, data);
-            if (!c->cancelled)
+            if (!c->over)
                 conn_consume(c->at->conn, used);
             continue;
         }
@@ -428,21 +442,19 @@ static void on_ended(struct call *c, int error)
                   error);
         return;
     }
-    c->sent = false; /* not for the pool */
+    c->closing = true;
     finish_call(c);
 }
 
 static void on_conn(void *arg, struct conn *conn, enum conn_event event)
 {
     struct call *c = arg;
-    if (c->cancelled)
-        return;
     switch (event) {
     case CONN_CONNECTED:
         send_request(c);
         break;
     case CONN_DATA:
-        if (c->answered)
+        if (c->answered && !c->paused)
             timer_start(&c->timer, c->u->o.stall_ms);
         read_answer(c);
         break;
@@ -475,7 +487,7 @@ static void on_resumed(void *arg)
 {
     struct call *c = arg;
     c->resuming = false;
-    if (c->cancelled) {
+    if (c->over) {
         free_call(c);
         return;
     }
@@ -495,19 +507,12 @@ void call_resume(struct call *c)
     }
 }
 
-static void on_cancelled(void *arg)
-{
-    free_call(arg);
-}
-
 void call_cancel(struct call *c)
 {
-    if (c->cancelled)
+    if (c->over)
         return;
-    timer_stop(&c->timer);
     drop_connection(c);
-    detach_call(c); /* the upstream may be freed before the next turn */
-    c->cancelled = true;
+    detach_call(c);
     if (!c->resuming) /* else on_resumed() frees it */
-        loop_defer(c->u->loop, on_cancelled, c);
+        loop_defer(c->u->loop, free_call, c);
 }
