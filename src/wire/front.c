@@ -109,6 +109,15 @@ static void close_gently(struct conn *c)
     conn_close_gently(c, LINGER_MS);
 }
 
+/* Between requests; the end of the last answer may still be on its way. */
+static void close_idle(struct conn *c)
+{
+    if (conn_output_len(c))
+        close_gently(c);
+    else
+        conn_close(c);
+}
+
 /* ---- refusals ---------------------------------------------------------------------- */
 
 static void error_body(struct buf *b, int status, const char *type, const char *message)
@@ -153,7 +162,7 @@ static void on_timer(void *arg)
     struct front_request *rq = arg;
     switch (rq->state) {
     case CLIENT_IDLE:
-        end_client(rq, conn_close);
+        end_client(rq, close_idle);
         break;
     case CLIENT_HEAD:
         refuse(rq, 408, "the request head did not arrive in time");
@@ -237,7 +246,8 @@ static void on_parse_error(struct front_request *rq)
     refuse(rq, status, text);
 }
 
-/* Reads as far as one request goes; the owner's answer brings us back. */
+/* Reads as far as one request goes; the owner's answer brings us back. While the answers
+ * before it are not taken, no request is: who never reads must not fill our memory. */
 static void read_request(struct front_request *rq)
 {
     while (rq->state < CLIENT_OWNED) {
@@ -245,8 +255,11 @@ static void read_request(struct front_request *rq)
         size_t used = 0;
         if (!in.len && rq->state != CLIENT_BODY) /* there the end may follow the head */
             return;
-        if (rq->state == CLIENT_IDLE)
+        if (rq->state == CLIENT_IDLE) {
+            if (conn_output_high(rq->conn))
+                return;
             enter(rq, CLIENT_HEAD, rq->front->o.head_ms);
+        }
         switch (http_parser_next(rq->parser, in, &used, &data)) {
         case HTTP_MORE:
             conn_consume(rq->conn, used);
@@ -288,7 +301,20 @@ static void on_closed(struct front_request *rq)
         rq->on.on_gone(rq->arg);
     }
     if (rq->state != CLIENT_CLOSING)
-        end_client(rq, conn_close);
+        end_client(rq, rq->gone ? conn_close : close_idle);
+}
+
+static void on_drained(struct front_request *rq)
+{
+    if (conn_output_high(rq->conn))
+        return;
+    if (rq->state == CLIENT_IDLE) {
+        read_request(rq);
+    } else if (rq->state == CLIENT_OWNED && rq->congested) {
+        rq->congested = false;
+        timer_stop(&rq->timer);
+        rq->on.on_drained(rq->arg);
+    }
 }
 
 static void on_conn(void *arg, struct conn *conn, enum conn_event event)
@@ -301,11 +327,7 @@ static void on_conn(void *arg, struct conn *conn, enum conn_event event)
         break;
     case CONN_DRAINED:
     case CONN_FLUSHED:
-        if (rq->state == CLIENT_OWNED && rq->congested && !conn_output_high(rq->conn)) {
-            rq->congested = false;
-            timer_stop(&rq->timer);
-            rq->on.on_drained(rq->arg);
-        }
+        on_drained(rq);
         break;
     case CONN_CLOSED:
         on_closed(rq);
@@ -375,7 +397,7 @@ void front_drain(struct front *f, loop_cb done, void *arg)
         struct front_request *rq = LIST_ENTRY(it, struct front_request, link);
         rq->close_after = true;
         if (rq->state == CLIENT_IDLE)
-            end_client(rq, conn_close);
+            end_client(rq, close_idle);
     }
     check_drained(f);
 }
@@ -426,6 +448,20 @@ void front_set_events(struct front_request *rq, const struct front_events *ev, v
     rq->arg = arg;
 }
 
+/* The lines have a header of this name, whatever its letter case. */
+static bool has_header(struct slice lines, struct slice name)
+{
+    while (lines.len) {
+        const char *end = memchr(lines.ptr, '\n', lines.len);
+        const size_t len = end ? (size_t)(end - lines.ptr) + 1 : lines.len;
+        if (len > name.len && lines.ptr[name.len] == ':' &&
+            strncasecmp(lines.ptr, name.ptr, name.len) == 0)
+            return true;
+        lines = slice_make(lines.ptr + len, lines.len - len);
+    }
+    return false;
+}
+
 static void put_date(struct buf *b)
 {
     char text[64];
@@ -453,7 +489,7 @@ void front_start(struct front_request *rq, const struct front_answer *a)
         buf_append_str(&b, http_reason(a->status));
     buf_append_str(&b, "\r\n");
     buf_append_slice(&b, a->headers);
-    if (!memmem(a->headers.ptr, a->headers.len, "Date:", 5))
+    if (!has_header(a->headers, SLICE_LIT("Date")))
         put_date(&b);
     if (rq->chunked)
         buf_append_str(&b, "Transfer-Encoding: chunked\r\n");
@@ -542,7 +578,7 @@ void front_reply(struct front_request *rq, int status, struct slice headers,
     const bool is_head = slice_eq(front_head(rq)->method, SLICE_LIT("HEAD"));
     struct buf all = {0};
     buf_append_slice(&all, headers);
-    if (!memmem(headers.ptr, headers.len, "Content-Type:", 13))
+    if (!has_header(headers, SLICE_LIT("Content-Type")))
         buf_append_str(&all, "Content-Type: application/json\r\n");
     const struct front_answer a = {.status = status,
                                    .headers = buf_slice(&all),
