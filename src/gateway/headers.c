@@ -8,15 +8,25 @@ static bool is(struct slice name, const char *text)
     return slice_eq_nocase(name, slice_of(text));
 }
 
-/* The absolute form does not choose an engine: what goes on is path and query. */
-static struct slice origin_form(struct slice target)
+/*
+ * The absolute form does not choose an engine: what goes on is path and query, and the
+ * path is the one that routes_find() saw. (A query may come without a path, and may hold
+ * slashes and "://".)
+ */
+static void put_target(struct buf *out, struct slice target)
 {
-    if (target.len < 7 || strncasecmp(target.ptr, "http://", 7) != 0)
-        return target;
-    const char *path = memchr(target.ptr + 7, '/', target.len - 7);
-    if (!path)
-        return SLICE_LIT("/");
-    return slice_make(path, target.len - (size_t)(path - target.ptr));
+    size_t at = 0;
+    if (target.len && target.ptr[0] != '/') {
+        const char *query = memchr(target.ptr, '?', target.len);
+        const size_t end = query ? (size_t)(query - target.ptr) : target.len;
+        const char *host = memmem(target.ptr, end, "://", 3);
+        at = host ? (size_t)(host - target.ptr) + 3 : 0;
+        while (host && at < end && target.ptr[at] != '/')
+            at++;
+        if (host && at == end)
+            buf_append_char(out, '/');
+    }
+    buf_append(out, target.ptr + at, target.len - at);
 }
 
 void headers_to_engine(struct buf *out, const struct http_head *h,
@@ -24,7 +34,7 @@ void headers_to_engine(struct buf *out, const struct http_head *h,
 {
     buf_append_slice(out, h->method);
     buf_printf(out, " %s", upstream_prefix(u));
-    buf_append_slice(out, origin_form(h->target));
+    put_target(out, h->target);
     buf_printf(out, " HTTP/1.1\r\nHost: %s\r\n", upstream_host(u));
     for (size_t i = 0; i < h->n_headers; i++) {
         const struct http_header *x = &h->headers[i];
