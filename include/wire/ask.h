@@ -4,7 +4,8 @@
 
 /*
  * Small control calls to an engine with JSON in and out (/props, /slots, save, restore):
- * configuration-size documents, read with jansson, at most ASK_MAX_BYTES.
+ * configuration-size documents, read with jansson, at most ASK_MAX_BYTES. What is posted
+ * is meant for the process that is there now: it is never repeated.
  */
 
 #include <jansson.h>

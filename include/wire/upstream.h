@@ -13,7 +13,8 @@
  * llama-server closes idle connections after 5 s or 100 requests, so the pool lets go of
  * them a little earlier and looks at each before it is used again. Where a pooled
  * connection dies before a single byte of an answer, the call is repeated once on a
- * fresh one (it had been closed under way); never otherwise.
+ * fresh one (it had been closed under way); never otherwise, and never where it says so:
+ * what is meant for one process of the engine must not reach the next.
  *
  * An answer that arrives while the request is still being sent is handed on at once;
  * the rest is not sent and the connection is closed afterwards.
@@ -61,6 +62,7 @@ struct call_request {
     struct slice head;    /* complete head with the empty line; copied */
     struct slice body[3]; /* sent one after the other; borrowed until the call ends */
     bool is_head;         /* HEAD: the answer has no body */
+    bool once;            /* never repeated */
 };
 
 struct call_events {

@@ -12,7 +12,6 @@
  * (or its absence) has to say; while it is being looked at, they wait.
  */
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#define LEARN_RATE 0.2 /* weight of a new measurement */
+#define LEARN_RATE 0.2        /* weight of a new measurement */
+#define MAX_MS_PER_TOKEN 60e3 /* what is not between these bounds is no measurement */
+#define MIN_BYTES_PER_TOKEN 0.05
+#define MAX_BYTES_PER_TOKEN 1e4
 
 /* ---- admitting --------------------------------------------------------------------- */
 
@@ -39,6 +41,7 @@ static void on_queue_deadline(void *arg)
     struct llama *l = job->engine;
     job->engine = NULL;
     fail_job(l, job, 503, "the request waited too long for a free slot");
+    llama_pump(l); /* it may have stood before others */
 }
 
 static void pass_through(struct job *job)
@@ -49,26 +52,24 @@ static void pass_through(struct job *job)
     job->on_phase(job, JOB_READY);
 }
 
+static void wish_slot(const struct llama *l, struct job *job)
+{
+    job->wants_slot = -1;
+    if (job->prompt->has_id_slot && llama_can_pin(job) && l->n_slots)
+        job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
+}
+
 static void admit(void *state, struct job *job)
 {
     struct llama *l = state;
-    job->wants_slot = -1;
-    job->wants_all =
-        job->generates && (job->prompt->n > 1 || job->prompt->n_prompts > 1);
+    job->wants_all = job->generates && (job->prompt->n > 1 || job->prompt->n_prompts > 1);
     if (!job->generates || l->phase == LLAMA_DOWN) {
         pass_through(job);
         return;
     }
-    if (job->prompt->has_id_slot && llama_can_pin(job) && job->prompt->id_slot >= 0 &&
-        l->n_slots)
-        job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
+    wish_slot(l, job);
     list_push_back(&l->queue, &job->link);
     l->r->queued++;
-    if (l->r->queued > l->r->o.queue_max) {
-        timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
-        fail_job(l, job, 503, "too many requests wait for this engine");
-        return;
-    }
     job->engine = l; /* while it waits; its slot afterwards */
     job->since_us = loop_now_us(l->r->loop);
     timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
@@ -76,6 +77,10 @@ static void admit(void *state, struct job *job)
     llama_pump(l);
     if (job->sent || list_empty(&job->link))
         return;
+    if (l->r->queued > l->r->o.queue_max) {
+        fail_job(l, job, 503, "too many requests wait for this engine");
+        return;
+    }
     job->plan.behind_others = !llama_only_save_ahead(l, job);
     job->on_phase(job, JOB_QUEUED);
 }
@@ -92,6 +97,23 @@ void llama_release_queue(struct llama *l)
     }
 }
 
+/* Whatever a binding waits for, it ran in a process that is gone. */
+void llama_unbind(struct llama *l)
+{
+    lesson_free(l->binding.lesson);
+    l->binding = (struct binding){0};
+}
+
+void llama_lost(struct llama *l)
+{
+    l->store_on = false;
+    l->suspect = false;
+    llama_unbind(l);
+    for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++)
+        llama_forget(l, &l->slots[i]);
+    upstream_flush(l->r->up);
+}
+
 void llama_down(struct llama *l, const char *why)
 {
     if (l->phase != LLAMA_DOWN)
@@ -99,11 +121,7 @@ void llama_down(struct llama *l, const char *why)
                   NULL);
     l->r->n.restarts += l->phase == LLAMA_READY; /* what comes back is another process */
     l->phase = LLAMA_DOWN;
-    l->store_on = false;
-    l->last_task = -1;
-    for (size_t i = 0; i < l->n_slots; i++)
-        llama_forget(l, &l->slots[i]);
-    upstream_flush(l->r->up);
+    llama_lost(l);
     replica_set_mode(l->r, REPLICA_DOWN, "%s", why);
     llama_release_queue(l);
     llama_poll(l);
@@ -112,11 +130,8 @@ void llama_down(struct llama *l, const char *why)
 void llama_probed(struct llama *l)
 {
     l->phase = LLAMA_READY;
-    LIST_EACH (it, &l->queue) {
-        struct job *job = LIST_ENTRY(it, struct job, link);
-        if (job->prompt->has_id_slot && llama_can_pin(job) && job->prompt->id_slot >= 0)
-            job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
-    }
+    LIST_EACH (it, &l->queue)
+        wish_slot(l, LIST_ENTRY(it, struct job, link));
     llama_poll(l);
     llama_pump(l);
 }
@@ -128,22 +143,25 @@ void llama_make_zombie(struct llama *l, struct llama_slot *s)
 {
     s->state = SLOT_ZOMBIE;
     s->job = NULL;
-    s->prefill = 0;
+    s->asked = false;
+    s->n_looks = 0;
     llama_forget(l, s);
     llama_poll(l);
 }
 
+/* The number of slots may have changed meanwhile. */
 static void end_exclusive(struct llama *l, bool whole)
 {
-    l->exclusive = NULL;
-    for (size_t i = 0; i < l->n_slots; i++) {
-        if (whole) {
-            l->slots[i].state = SLOT_IDLE;
-            l->slots[i].job = NULL;
-        } else {
-            llama_make_zombie(l, &l->slots[i]);
-        }
+    for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++) {
+        struct llama_slot *s = &l->slots[i];
+        if (s->state != SLOT_OWNED || s->job != l->exclusive)
+            continue;
+        s->state = SLOT_IDLE;
+        s->job = NULL;
+        if (!whole)
+            llama_make_zombie(l, s);
     }
+    l->exclusive = NULL;
 }
 
 /* The whole of it is over for a job that was sent but whose answer is not whole. */
@@ -171,6 +189,8 @@ static void leave(void *state, struct job *job)
         l->r->queued--;
     } else {
         llama_restore_left(l, job);
+        if (l->binding.job == job)
+            llama_unbind(l);
     }
     timer_fini(&job->deadline);
     llama_pump(l);
@@ -179,14 +199,22 @@ static void leave(void *state, struct job *job)
 static void learn_rates(struct llama *l, const struct job *job)
 {
     const struct answer_facts *f = job->facts;
-    if (f->prompt_tokens > 0 && job->text_bytes > 512 && !job->prompt->n_ids)
-        l->r->bytes_per_token +=
-            LEARN_RATE *
-            ((double)job->text_bytes / (double)f->prompt_tokens - l->r->bytes_per_token);
-    if (f->prompt_n < 32 || job->plan.overlap || !(f->prompt_ms > 0))
-        return;
-    l->r->ms_per_token +=
-        LEARN_RATE * (f->prompt_ms / (double)f->prompt_n - l->r->ms_per_token);
+    const double bytes = (double)job->text_bytes / (double)f->prompt_tokens;
+    const double ms = f->prompt_ms / (double)f->prompt_n;
+    if (job->text_bytes > 512 && !job->prompt->n_ids && bytes > MIN_BYTES_PER_TOKEN &&
+        bytes < MAX_BYTES_PER_TOKEN)
+        l->r->bytes_per_token += LEARN_RATE * (bytes - l->r->bytes_per_token);
+    if (f->prompt_n >= 32 && !job->plan.overlap && ms > 0 && ms < MAX_MS_PER_TOKEN)
+        l->r->ms_per_token += LEARN_RATE * (ms - l->r->ms_per_token);
+}
+
+/* A slot that was asked and did not reuse anything held nothing: the engine has dropped
+ * it, or is another process. That says nothing about what prompts have in common. */
+static bool tells_of_prefix(const struct job *job)
+{
+    const struct plan *p = &job->plan;
+    return job->facts->cached_tokens > 0 && p->known_pieces &&
+           p->known_pieces <= job->n_prompt_pieces;
 }
 
 /* The engine's own count corrects the index; a promise that came to nothing counts. */
@@ -198,16 +226,18 @@ static void confirm(struct llama *l, struct job *job)
         return;
     const bool exact = p->held && f->cached_tokens < (int64_t)p->held &&
                        f->cached_tokens < f->prompt_tokens - 1;
-    if (p->known_pieces && p->known_pieces <= job->n_prompt_pieces)
+    if (tells_of_prefix(job))
         index_confirm(cache_index(l->r->cache), job->pieces->v, job->n_prompt_pieces,
                       p->known_pieces, (uint32_t)f->cached_tokens, exact);
     if (!p->restored)
         return;
-    if (f->cached_tokens == 0 && p->promised >= cache_block_tokens(l->r->cache))
+    if (f->cached_tokens > 0)
+        l->failures_in_row = 0;
+    else if (p->promised >= cache_block_tokens(l->r->cache) && llama_can_pin(job))
         llama_restore_failed(l, RESTORE_NOT_REUSED,
                              "the engine restored a prefix and reused nothing of it");
-    else if (f->cached_tokens > 0)
-        l->failures_in_row = 0;
+    else if (p->promised >= cache_block_tokens(l->r->cache)) /* it took another slot */
+        l->r->n.restore_failures[RESTORE_NOT_REUSED]++;
 }
 
 /* What the slot holds now, and what of it would be new in the store. */
@@ -252,6 +282,13 @@ void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls)
         learn_text(l, ls);
 }
 
+/* The engine told counts, and such that its slot can have. */
+static bool has_counts(const struct llama *l, const struct answer_facts *f)
+{
+    return f && f->prompt_tokens > 0 && f->prompt_tokens <= l->n_ctx &&
+           (f->predicted_n < 0 || f->prompt_tokens + f->predicted_n <= l->n_ctx + 1);
+}
+
 static void done(void *state, struct job *job)
 {
     struct llama *l = state;
@@ -263,7 +300,7 @@ static void done(void *state, struct job *job)
         return;
     }
     const bool known = job->outcome == JOB_COMPLETE && llama_is_current(l, job) &&
-                       job->facts && job->facts->prompt_tokens > 0 && job->pieces->n;
+                       has_counts(l, job->facts) && job->pieces->n;
     if (known) {
         learn_rates(l, job);
         confirm(l, job);
@@ -275,6 +312,7 @@ static void done(void *state, struct job *job)
     } else if (l->binding.active && l->binding.job == job) {
         l->binding.job = NULL;
         l->binding.ended = true;
+        l->binding.refused = job->outcome == JOB_REFUSED;
         l->binding.lesson = ls;
         llama_poll(l);
     } else if (s) {
@@ -296,8 +334,10 @@ static void first_content(void *state, struct job *job)
 {
     struct llama *l = state;
     struct llama_slot *s = job->engine;
-    if (s && l->exclusive != job)
-        s->prefill = 0;
+    if (!s || l->exclusive == job)
+        return;
+    s->prefill = 0;
+    s->begun = true;
 }
 
 /* ---- the driver -------------------------------------------------------------------- */
@@ -306,6 +346,7 @@ static void first_content(void *state, struct job *job)
 static void on_lost(void *arg)
 {
     struct llama *l = arg;
+    l->suspect = true;
     if (l->phase == LLAMA_READY)
         timer_start(&l->poll, 0);
 }
@@ -315,10 +356,11 @@ static void *open_llama(struct replica *r)
     struct llama *l = mem_zalloc(sizeof(*l));
     l->r = r;
     l->phase = LLAMA_PROBING;
-    l->last_task = -1;
     l->save_bytes_per_ms = 750e3; /* measured: 0.75 GB/s */
     l->restore_ms_per_token = 0.02;
     l->frame = mem_zalloc(sizeof(*l->frame));
+    for (int i = 0; i < LLAMA_MAX_SLOTS; i++)
+        l->slots[i] = (struct llama_slot){.id = i, .task = -1};
     list_init(&l->queue);
     timer_init(&l->poll, r->loop, llama_on_poll, l);
     upstream_on_lost(r->up, on_lost, l);
@@ -333,9 +375,9 @@ static void close_llama(void *state)
     llama_probe_stop(l);
     ask_cancel(l->asking);
     timer_fini(&l->poll);
-    for (size_t i = 0; i < l->n_slots; i++)
+    for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++)
         llama_forget(l, &l->slots[i]);
-    lesson_free(l->binding.lesson);
+    llama_unbind(l);
     free(l->frame);
     free(l);
 }
@@ -353,9 +395,9 @@ static void describe(void *state, json_t *into)
     json_t *slots = json_array();
     for (size_t i = 0; i < l->n_slots; i++) {
         const struct llama_slot *s = &l->slots[i];
-        json_array_append_new(slots, json_pack("{s:i,s:s,s:i,s:b}", "id", s->id, "state",
-                                               states[s->state], "tokens", (int)s->tokens,
-                                               "unsaved", s->unsaved));
+        json_array_append_new(
+            slots, json_pack("{s:i,s:s,s:I,s:b}", "id", s->id, "state", states[s->state],
+                             "tokens", (json_int_t)s->tokens, "unsaved", s->unsaved));
     }
     json_object_set_new(into, "slots", slots);
     json_object_set_new(into, "kv_operations", json_integer(l->ops));

@@ -46,7 +46,8 @@ struct lesson {
     uint32_t total_tokens;  /* that the slot should hold: prompt + generated − 1 */
     uint32_t known_tokens;  /* of these, already in the store */
     struct hash128 kv_root;
-    bool saveable; /* may be cut into blocks: no media, whole answer */
+    bool saveable;   /* may be cut into blocks: no media, whole answer */
+    uint64_t number; /* of the lesson and its copies; addresses are used again */
 };
 
 struct llama_slot {
@@ -59,17 +60,31 @@ struct llama_slot {
     uint32_t prefill;     /* tokens that its job still has to prefill, estimate */
     uint64_t last_used_us;
     struct hash128 adapters; /* that its last job brought along; none: the engine's own */
-    int64_t task;            /* id_task as the engine told last, -1 none */
-    bool processing;         /* as the engine told last */
-    bool moved;              /* its task changed with the last answer */
+
+    /* as the engine told last */
+    int64_t task, task_before; /* id_task, -1 none */
+    bool processing;
+    bool stranger; /* its task changed, and not because of a job that was placed here */
+
+    bool unseen;      /* the task of the last job placed here was never seen */
+    bool begun;       /* that job has got content */
+    bool busy_twice;  /* idle for all we know, but processing when we looked last */
+    bool asked;       /* GET /slots was sent after it had become a zombie … */
+    unsigned n_looks; /* … and said idle so many times */
 };
 
-/* An unpinned job: which slot did the engine give it? Nothing else is placed until that
- * is known. */
+/*
+ * An unpinned job: which slot will the engine give it? From the moment it is placed until
+ * that is known nothing else is, and nothing is saved, or the engine might give it a slot
+ * that is being prepared for another.
+ */
 struct binding {
     bool active;
     struct job *job; /* NULL once it has ended */
-    bool ended, broken;
+    bool sent;       /* before, stored blocks are put back for it */
+    bool asked;      /* GET /slots was sent after it */
+    bool ended, broken, refused;
+    struct hash128 adapters;
     struct lesson *lesson; /* of an ended one */
     unsigned polls;
 };
@@ -90,7 +105,8 @@ struct llama {
     struct list queue;
     struct job *exclusive; /* a job with several answers has all slots */
     struct binding binding;
-    int64_t last_task;
+    bool suspect, suspect_asked; /* a connection was lost; GET /slots was sent since */
+    uint64_t n_lessons;
 
     struct ask *asking; /* GET /slots under way */
     struct slots_waiter waiters[LLAMA_MAX_SLOTS + 2];
@@ -103,7 +119,6 @@ struct llama {
     struct hash128 fingerprint;
     double save_bytes_per_ms, restore_ms_per_token;
     unsigned failures_in_row;
-    unsigned file_number;
     unsigned ops; /* restores and saves under way */
     struct probe *probe;
     char build[64], model[256];
@@ -126,12 +141,16 @@ uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
 /* llamacpp.c */
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls);
 void llama_make_zombie(struct llama *l, struct llama_slot *s);
+void llama_unbind(struct llama *l);
+void llama_lost(struct llama *l); /* forgets what its process held */
 void llama_down(struct llama *l, const char *why);
 void llama_release_queue(struct llama *l);
 
 /* llamacpp_slots.c */
 void llama_ask_slots(struct llama *l, slots_cb cb, void *arg);
 void llama_poll(struct llama *l); /* (re)arms the timer as needed */
+/* Reads what GET /slots said. False where that is not a list of our slots. */
+bool llama_read_slots(struct llama *l, json_t *doc);
 void llama_on_poll(void *arg);
 
 /* llamacpp_probe.c: ends in llama_probed() or llama_down() */

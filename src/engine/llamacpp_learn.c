@@ -29,7 +29,6 @@ struct learn {
     struct llama *l;
     struct llama_slot *slot;
     struct lesson *what;        /* a copy of what the slot holds */
-    struct lesson *held;        /* the slot's own, to see whether it still holds it */
     struct hash128 fingerprint; /* of the engine that saves it */
     uint64_t start_us, saved_bytes;
     char *path, name[64];
@@ -98,7 +97,7 @@ static void on_cut(void *arg)
     cache_put(l->r->cache, &op->end, op->blocks, op->n_new);
     l->r->n.saves++;
     l->r->n.saved_tokens += n;
-    if (op->slot->holds == op->held && op->held)
+    if (op->slot->holds && op->slot->holds->number == ls->number) /* still */
         op->slot->holds->known_tokens = n;
     log_event(LOG_DEBUG, "saved", "replica", "%s", l->r->name, "slot", "%d", op->slot->id,
               "tokens", "%u", n, "new_blocks", "%zu", op->n_new, NULL);
@@ -259,7 +258,6 @@ void llama_save(struct llama *l, struct llama_slot *s)
     struct learn *op = mem_zalloc(sizeof(*op));
     op->l = l;
     op->slot = s;
-    op->held = s->holds;
     op->what = lesson_copy(s->holds);
     op->fingerprint = l->fingerprint;
     op->start_us = loop_now_us(l->r->loop);

@@ -17,6 +17,7 @@
 
 #define SLOT_RESERVE 8    /* tokens of a slot's context that a restore leaves free */
 #define TEMPLATE_TOKENS 8 /* of a prompt around its text, for estimates */
+#define MAX_TOKENS (1u << 30)
 
 /* ---- what slots hold --------------------------------------------------------------- */
 
@@ -49,6 +50,7 @@ struct lesson *lesson_new(struct llama *l, const struct job *job)
     ls->v = mem_array(ls->n + 1, sizeof(*ls->v));
     memcpy(ls->v, job->pieces->v, ls->n * sizeof(*ls->v));
     ls->kv_root = llama_kv_root(l, job);
+    ls->number = ++l->n_lessons;
     return ls;
 }
 
@@ -93,7 +95,8 @@ static uint32_t estimate_tokens(const struct llama *l, const struct job *job)
 {
     if (job->prompt && job->prompt->n_ids)
         return (uint32_t)job->prompt->n_ids;
-    return (uint32_t)((double)job->text_bytes / l->r->bytes_per_token) + TEMPLATE_TOKENS;
+    const double tokens = (double)job->text_bytes / l->r->bytes_per_token;
+    return (uint32_t)(tokens < MAX_TOKENS ? tokens : MAX_TOKENS) + TEMPLATE_TOKENS;
 }
 
 bool llama_is_current(const struct llama *l, const struct job *job)
@@ -162,17 +165,14 @@ static void look_up(struct llama *l, struct job *job, struct prospect *p)
         return;
     /* One block further than known: it costs a millisecond, and what a template puts
      * behind a boundary is often common as well. */
-    uint32_t most = p->hit.reach + cache_block_tokens(l->r->cache);
+    const uint32_t bt = cache_block_tokens(l->r->cache);
+    const uint32_t room = l->n_ctx > SLOT_RESERVE ? l->n_ctx - SLOT_RESERVE : 0;
+    uint32_t most = p->hit.reach < MAX_TOKENS ? p->hit.reach + bt : MAX_TOKENS;
     if (tree_mark_tokens(&p->hit.at) >= p->hit.reach)
         tree_mark_down(cache_tree(l->r->cache), &p->hit.at, most);
-    if (l->n_ctx > SLOT_RESERVE && most > l->n_ctx - SLOT_RESERVE)
-        most = l->n_ctx - SLOT_RESERVE;
+    if (most > room / bt * bt)
+        most = room / bt * bt; /* whole blocks, or the last one might not fit */
     p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
-    while (p->restorable + SLOT_RESERVE > l->n_ctx &&
-           most > cache_block_tokens(l->r->cache)) {
-        most -= cache_block_tokens(l->r->cache); /* a whole block less */
-        p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
-    }
     p->useful = p->restorable < p->known ? p->restorable : p->known;
 }
 
@@ -251,12 +251,15 @@ bool llama_only_save_ahead(const struct llama *l, const struct job *job)
            l->r->queued <= saving + slots_that_are(l, SLOT_IDLE);
 }
 
-/* /v1/messages drops id_slot, and what cannot be read cannot be changed. */
+/* /v1/messages drops id_slot, what cannot be read cannot be changed, and where a client
+ * says id_slot -1 a second one would not help: the later of two wins. */
 bool llama_can_pin(const struct job *job)
 {
-    const enum prompt_api api = job->prompt->api;
-    return job->prompt->bar != PROMPT_BAR_UNREADABLE &&
-           (api == PROMPT_CHAT || api == PROMPT_COMPLETIONS || api == PROMPT_NATIVE);
+    const struct prompt *p = job->prompt;
+    return p->bar != PROMPT_BAR_UNREADABLE &&
+           (p->api == PROMPT_CHAT || p->api == PROMPT_COMPLETIONS ||
+            p->api == PROMPT_NATIVE) &&
+           (!p->has_id_slot || (p->id_slot >= 0 && p->id_slot <= INT32_MAX));
 }
 
 static struct hash128 adapters_of(const struct llama *l, const struct job *job)
@@ -264,26 +267,45 @@ static struct hash128 adapters_of(const struct llama *l, const struct job *job)
     return job->prompt->has_lora ? llama_kv_root(l, job) : (struct hash128){0, 0};
 }
 
+/* Somewhere stored blocks are being put back: the engine takes that slot for an idle
+ * one. */
+static bool is_restoring(const struct llama *l)
+{
+    for (size_t i = 0; i < l->n_slots; i++) {
+        const struct llama_slot *s = &l->slots[i];
+        if (s->state == SLOT_OWNED && (!s->job || !s->job->sent))
+            return true;
+    }
+    return false;
+}
+
+/* The slot that was prepared is idle again; the engine will choose it, or another. */
+static void let_engine_choose(struct llama *l, struct job *job)
+{
+    struct llama_slot *s = job->engine;
+    if (s) {
+        s->state = SLOT_IDLE;
+        s->job = NULL;
+        job->engine = NULL;
+    }
+    job->plan.slot = -1;
+    if (l->phase == LLAMA_READY) /* or nobody looks any more */
+        l->binding = (struct binding){
+            .active = true, .job = job, .sent = true, .adapters = adapters_of(l, job)};
+    llama_poll(l);
+}
+
 void llama_job_ready(struct llama *l, struct job *job)
 {
     struct llama_slot *s = job->engine;
     job->plan.overlap = running_prefills(l);
-    if (s) {
+    if (!llama_can_pin(job) && !job->wants_all) {
+        let_engine_choose(l, job);
+    } else if (s) {
         s->adapters = adapters_of(l, job);
         job->plan.held = s->tokens;
         s->prefill = estimate_tokens(l, job);
         s->prefill -= job->plan.promised < s->prefill ? job->plan.promised : s->prefill;
-    }
-    if (!llama_can_pin(job) && !job->wants_all) {
-        if (s) { /* a slot was prepared; the engine will choose it, or another */
-            s->state = SLOT_IDLE;
-            s->job = NULL;
-            s->prefill = 0;
-            job->engine = NULL;
-        }
-        job->plan.slot = -1;
-        l->binding = (struct binding){.active = true, .job = job};
-        llama_poll(l);
     }
     job->sent = true;
     job->on_phase(job, JOB_READY);
@@ -297,15 +319,24 @@ static void take_slot(struct llama *l, struct llama_slot *s, struct job *job)
     s->last_used_us = loop_now_us(l->r->loop);
     job->engine = s;
     job->plan.slot = s->id;
-    job->plan.splice_slot = llama_can_pin(job) && !job->prompt->has_id_slot;
+    if (llama_can_pin(job)) {
+        job->plan.splice_slot = !job->prompt->has_id_slot;
+        s->unseen = true;
+        s->begun = false;
+    } else {
+        l->binding = (struct binding){.active = true, .job = job};
+    }
 }
 
 static void place_exclusive(struct llama *l, struct job *job)
 {
     for (size_t i = 0; i < l->n_slots; i++) {
-        llama_forget(l, &l->slots[i]);
-        l->slots[i].state = SLOT_OWNED;
-        l->slots[i].job = job;
+        struct llama_slot *s = &l->slots[i];
+        llama_forget(l, s);
+        s->state = SLOT_OWNED;
+        s->job = job;
+        s->unseen = true;
+        s->begun = false;
     }
     l->exclusive = job;
     job->engine = NULL;
@@ -315,11 +346,20 @@ static void place_exclusive(struct llama *l, struct job *job)
     llama_job_ready(l, job);
 }
 
+static bool may_place(const struct llama *l, const struct job *job)
+{
+    if (job->wants_slot >= 0)
+        return l->slots[job->wants_slot].state == SLOT_IDLE;
+    return slots_that_are(l, SLOT_IDLE) && (llama_can_pin(job) || !is_restoring(l));
+}
+
 /* Puts a job on a slot; false where none that it may have is idle. */
 static bool place(struct llama *l, struct job *job)
 {
     struct plan_slot slots[LLAMA_MAX_SLOTS];
     struct prospect p;
+    if (!may_place(l, job))
+        return false;
     look_up(l, job, &p);
     const struct plan_question q = {.slots = slots,
                                     .n_slots = snapshot(l, job, &p, slots),

@@ -7,10 +7,11 @@
  *
  *     props → models → lora → slots → template → (slot directory known?)
  *         → erase → prompt → save → look (worker) → erase → restore → extend → erase
- *         → attach (recover stored blocks) → ready in store mode
+ *         → tasks → attach (recover stored blocks) → ready in store mode
  *
- * Anything short of the end leaves the engine in observe mode with the reason. Only an
- * engine that does not answer, or says it is loading, is asked again later.
+ * Anything short of the end leaves the engine in observe mode with the reason. An engine
+ * that does not answer, is loading, or whose slots are used by others is asked again; so
+ * is one whose slots cannot be managed, since its next process may be another.
  *
  * The self-test saves a short prompt, restores it cut by a few tokens and sends it again:
  * reuse of exactly the cut is the proof. The rows of that prompt also enter the
@@ -31,6 +32,10 @@
 
 #define CUT_TOKENS 8
 #define MIN_TOKENS 32
+#define MAX_TOKENS 4096           /* nobody cuts the prompt into so many */
+#define MAX_FILE ((off_t)4 << 30) /* of a saved slot that is looked at */
+#define MAX_CONTEXT (1 << 30)     /* of a slot; where the engine does not tell, too */
+#define PATIENCE 20               /* retries until jobs no longer wait for the probe */
 
 static const char probe_text[] =
     "The tide tables of a small harbour are kept by hand. Every morning somebody reads "
@@ -58,6 +63,7 @@ enum step {
     STEP_RESTORE,
     STEP_EXTEND,
     STEP_CLEAN,
+    STEP_TASKS,
     STEP_ATTACH,
     STEP_COUNT
 };
@@ -69,6 +75,8 @@ struct probe {
     struct loop_timer retry;
     bool stopped; /* a worker still has it; freed when it comes back */
     bool working;
+    bool foreign;     /* another driver's business */
+    unsigned n_waits; /* for idle slots */
 
     char model_path[1024];
     struct buf identity; /* what goes into the fingerprint */
@@ -120,24 +128,33 @@ static void observe(struct probe *p, const char *why)
         llama_probed(l);
 }
 
-static void again_later(struct probe *p, enum step step)
+/* From the start: it may be another process by then. */
+static void again_later(struct probe *p)
 {
-    p->step = step;
     timer_start(&p->retry, LLAMA_RETRY_MS);
 }
 
-static void on_retry(void *arg)
+/* Jobs go to the engine as they come. */
+static void pass_jobs(struct llama *l)
 {
-    struct probe *p = arg;
-    go(p, p->step);
+    l->phase = LLAMA_DOWN;
+    llama_release_queue(l);
+}
+
+/* Nothing can be done with it but to pass jobs on, and to look again now and then. */
+static void leave_alone(struct probe *p, const char *why)
+{
+    p->l->n_slots = 0;
+    pass_jobs(p->l);
+    replica_set_mode(p->l->r, REPLICA_OBSERVE, "%s", why);
+    timer_start(&p->retry, LLAMA_HEARTBEAT_MS);
 }
 
 /* ---- who is there ------------------------------------------------------------------ */
 
 /* A server without llama-server's /props: another driver's business. */
-static void hand_over(void *arg)
+static void hand_over(struct llama *l)
 {
-    struct llama *l = arg;
     struct replica *r = l->r;
     struct list waiting;
     list_init(&waiting);
@@ -160,16 +177,21 @@ static void hand_over(void *arg)
 
 static void not_llama(struct probe *p)
 {
-    struct llama *l = p->l;
-    llama_probe_stop(l);
-    if (strcmp(l->r->o.driver, "auto") == 0) {
-        loop_defer(l->r->loop, hand_over, l);
-        return;
-    }
-    replica_set_mode(l->r, REPLICA_OBSERVE, "/props is not that of a llama-server");
-    l->n_slots = 0;
-    l->phase = LLAMA_DOWN; /* jobs pass through */
-    llama_release_queue(l);
+    /* It may have been one before; what is under way still needs its driver. */
+    p->foreign = strcmp(p->l->r->o.driver, "auto") == 0 && !p->l->ops;
+    if (p->foreign)
+        timer_start(&p->retry, 0);
+    else
+        leave_alone(p, "/props is not that of a llama-server");
+}
+
+static void on_retry(void *arg)
+{
+    struct probe *p = arg;
+    if (p->foreign)
+        hand_over(p->l);
+    else
+        go(p, STEP_PROPS);
 }
 
 static const char *text_of(json_t *doc, const char *key)
@@ -183,27 +205,26 @@ static void on_props(struct probe *p, int status, json_t *doc)
     struct llama *l = p->l;
     const json_int_t n = json_integer_value(json_object_get(doc, "total_slots"));
     const json_t *settings = json_object_get(doc, "default_generation_settings");
-    if (status == 503) {
-        replica_set_mode(l->r, REPLICA_STARTING, "the engine is loading its model");
-        l->phase = LLAMA_DOWN; /* its own 503 is the truthful answer meanwhile */
-        llama_release_queue(l);
-        again_later(p, STEP_PROPS);
+    if (status >= 500 && status != 501) {
+        if (status == 503)
+            replica_set_mode(l->r, REPLICA_STARTING, "the engine is loading its model");
+        else
+            replica_set_mode(l->r, REPLICA_STARTING, "the engine answers %d", status);
+        pass_jobs(l); /* its own word is the truthful answer meanwhile */
+        again_later(p);
         return;
     }
-    if (status != 200 || n <= 0 || n > LLAMA_MAX_SLOTS) {
+    if (status != 200 || n <= 0) {
         not_llama(p);
         return;
     }
-    if (l->phase == LLAMA_DOWN)
-        l->phase = LLAMA_PROBING;
-    replica_set_mode(l->r, REPLICA_STARTING, "looking at the engine");
-    for (size_t i = 0; i < (size_t)n; i++) {
-        if (i >= l->n_slots)
-            l->slots[i] = (struct llama_slot){.id = (int)i};
-        l->slots[i].task = -1;
+    if (n > LLAMA_MAX_SLOTS) {
+        leave_alone(p, "it has more slots than can be managed");
+        return;
     }
+    const json_int_t n_ctx = json_integer_value(json_object_get(settings, "n_ctx"));
     l->n_slots = (size_t)n;
-    l->n_ctx = (uint32_t)json_integer_value(json_object_get(settings, "n_ctx"));
+    l->n_ctx = n_ctx > 0 && n_ctx < MAX_CONTEXT ? (uint32_t)n_ctx : MAX_CONTEXT;
     snprintf(l->build, sizeof(l->build), "%s", text_of(doc, "build_info"));
     snprintf(p->model_path, sizeof(p->model_path), "%s", text_of(doc, "model_path"));
     buf_append_str(&p->identity, l->build);
@@ -247,9 +268,9 @@ static int pick_slot(struct llama *l, json_t *doc)
     {
         if (json_is_true(json_object_get(v, "is_processing")))
             return -1;
-        idle = (int)i;
+        idle = (int)json_integer_value(json_object_get(v, "id"));
         if (!json_object_get(v, "id_task"))
-            empty = (int)i;
+            empty = idle;
     }
     for (i = 0; i < l->n_slots; i++)
         if (l->slots[i].state == SLOT_OWNED || l->slots[i].state == SLOT_SAVING)
@@ -257,26 +278,42 @@ static int pick_slot(struct llama *l, json_t *doc)
     return empty >= 0 ? empty : idle;
 }
 
+/* Others use the engine as well. Jobs must not wait for ever. */
+static void wait_for_idle(struct probe *p)
+{
+    if (++p->n_waits == PATIENCE) {
+        replica_set_mode(
+            p->l->r, REPLICA_OBSERVE,
+            "others use its slots: they are looked at as soon as all are idle");
+        pass_jobs(p->l);
+    }
+    again_later(p);
+}
+
 static void on_slots(struct probe *p, int status, json_t *doc)
 {
     struct llama *l = p->l;
-    if (status != 200 || json_array_size(doc) != l->n_slots) {
-        l->n_slots = 0; /* without it nobody can tell a busy slot */
-        l->phase = LLAMA_DOWN;
-        llama_release_queue(l);
-        observe(p, "GET /slots is off (--no-slots): slots cannot be managed");
+    if (status >= 500 && status != 501) {
+        again_later(p);
+        return;
+    }
+    if (status != 200 ||
+        !llama_read_slots(l, doc)) { /* without it nobody can tell a busy slot */
+        leave_alone(p, "GET /slots is off (--no-slots): slots cannot be managed");
         return;
     }
     p->slot = pick_slot(l, doc);
     if (p->slot < 0) {
-        again_later(p, STEP_SLOTS);
+        wait_for_idle(p);
         return;
     }
+    l->phase = LLAMA_PROBING;
+    replica_set_mode(l->r, REPLICA_STARTING, "looking at the engine");
     for (size_t i = 0; i < l->n_slots; i++) {
+        const struct llama_slot *s = &l->slots[i];
         llama_forget(l, &l->slots[i]);
-        l->slots[i].state = SLOT_IDLE;
-        l->slots[i].prefill = 0;
-        l->slots[i].adapters = (struct hash128){0, 0};
+        l->slots[i] = (struct llama_slot){
+            .id = s->id, .task = s->task, .last_used_us = s->last_used_us};
     }
     go(p, STEP_TEMPLATE);
 }
@@ -336,8 +373,9 @@ static void on_erase(struct probe *p, int status, json_t *doc)
 static void on_prompt(struct probe *p, int status, json_t *doc)
 {
     json_t *t = json_object_get(doc, "timings");
-    p->n_tokens = (uint32_t)json_integer_value(json_object_get(t, "prompt_n"));
-    if (status != 200 || p->n_tokens < MIN_TOKENS)
+    const json_int_t n = json_integer_value(json_object_get(t, "prompt_n"));
+    p->n_tokens = (uint32_t)n;
+    if (status != 200 || n < MIN_TOKENS || n > MAX_TOKENS)
         observe(p, "the self-test's prompt did not run");
     else
         go(p, STEP_SAVE);
@@ -407,13 +445,19 @@ static void run_look(void *arg)
     if (fd < 0 || fstat(fd, &st) != 0 || (uint64_t)st.st_size != p->written) {
         err_set(&p->err, ERR_NOT_FOUND,
                 "what the engine saved is not in the slot directory: another directory?");
+    } else if (st.st_size > MAX_FILE) {
+        err_set(&p->err, ERR_LIMIT, "the slot that the self-test saved is too large");
     } else {
         unsigned char *bytes = mem_alloc((size_t)st.st_size);
         struct slotfile *f = mem_alloc(sizeof(*f));
         if (read(fd, bytes, (size_t)st.st_size) != st.st_size)
             err_errno(&p->err, "reading a saved slot");
         else if (slotfile_parse(f, slice_make((char *)bytes, (size_t)st.st_size),
-                                &p->err) == 0) {
+                                &p->err) != 0) {
+            /* it says why */
+        } else if (f->n_tokens != p->n_tokens) {
+            err_set(&p->err, ERR_MISMATCH, "a saved slot file does not hold its prompt");
+        } else {
             *p->frame = f->frame;
             slotfile_layout_bytes(&f->frame, &p->identity);
             buf_append(&p->identity, &f->frame.version, sizeof(f->frame.version));
@@ -469,6 +513,19 @@ static void on_clean(struct probe *p, int status, json_t *doc)
 {
     (void)status;
     (void)doc;
+    go(p, STEP_TASKS);
+}
+
+/* The self-test's own tasks are known from the start. What two processes have answered
+ * in turns is the test of neither. */
+static void on_tasks(struct probe *p, int status, json_t *doc)
+{
+    struct llama *l = p->l;
+    if (status != 200 || !llama_read_slots(l, doc) || l->suspect) {
+        again_later(p);
+        return;
+    }
+    l->slots[p->slot].unseen = false;
     go(p, STEP_ATTACH);
 }
 
@@ -483,7 +540,6 @@ static void on_attached(void *arg, size_t n_blocks)
     }
     l->store_on = true;
     l->failures_in_row = 0;
-    l->last_task = 0; /* the self-test ran: a process that shows no task is another one */
     llama_probe_stop(l);
     replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known", n_blocks);
     llama_probed(l);
@@ -518,6 +574,7 @@ static const struct {
     [STEP_RESTORE] = {"/slots/%d?action=restore", "restore", on_restore},
     [STEP_EXTEND] = {"/completion", "prompt", on_extend},
     [STEP_CLEAN] = {"/slots/%d?action=erase", "{}", on_clean},
+    [STEP_TASKS] = {"/slots", NULL, on_tasks},
 };
 
 static void on_reply(void *arg, int status, json_t *doc, const struct err *err)
@@ -529,7 +586,7 @@ static void on_reply(void *arg, int status, json_t *doc, const struct err *err)
         return;
     }
     llama_down(p->l, err->text);
-    again_later(p, STEP_PROPS);
+    again_later(p);
 }
 
 static char *make_body(const struct probe *p, const char *kind)
@@ -553,6 +610,7 @@ static void go(struct probe *p, enum step step)
     p->step = step;
     if (step == STEP_PROPS) {
         buf_clear(&p->identity);
+        p->l->suspect = false;
     } else if (step == STEP_LOOK) {
         p->working = true;
         workers_submit(p->l->r->workers, run_look, on_looked, p);
@@ -560,6 +618,8 @@ static void go(struct probe *p, enum step step)
     } else if (step == STEP_ATTACH) {
         attach(p);
         return;
+    } else if (step == STEP_PROMPT) {
+        p->l->slots[p->slot].unseen = true; /* ours, when its task is seen */
     }
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"

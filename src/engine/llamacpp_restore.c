@@ -8,7 +8,8 @@
  *     engine still the same? → POST restore → count right? → job ready
  *
  * Any failure ends in a cold run of the same job. Where the slot may have been touched it
- * is erased first; a slot that cannot be cleaned is left to the zombie watch.
+ * is erased first; where that fails as well its content is just not known: the engine
+ * compares the tokens itself.
  */
 
 #include <assert.h>
@@ -41,7 +42,8 @@ struct restore {
 
 char *llama_scratch(struct llama *l, char name[64])
 {
-    snprintf(name, 64, "incipit-%08x-%d.kv", l->file_number++, (int)getpid());
+    static unsigned number; /* engines may share a directory */
+    snprintf(name, 64, "incipit-%08x-%d.kv", number++, (int)getpid());
     return mem_printf("%s/%s", l->r->slot_dir, name);
 }
 

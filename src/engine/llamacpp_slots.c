@@ -4,8 +4,9 @@
 /*
  * What the engine says of its slots. GET /slots is answered even while a batch runs; it
  * is the only way to see that a zombie has become idle, which slot an unpinned job got,
- * and that the engine was restarted: task numbers only grow within one process, and a
- * fresh process shows none.
+ * and that the engine was restarted: the task numbers of a slot only grow within one
+ * process, and a fresh process shows none. Where a connection was lost the numbers must
+ * show that it is still the same one.
  */
 
 #include <assert.h>
@@ -15,11 +16,13 @@
 
 #define BIND_POLLS 200 /* until a running job is taken for one that uses no slot */
 #define BIND_POLLS_ENDED 3
+#define BIND_POLLS_BROKEN 20 /* the engine may not have looked at it yet */
+#define ZOMBIE_LOOKS 3       /* at one whose task was never seen: it may not have begun */
 
-static bool any_zombie(const struct llama *l)
+static bool any_restless(const struct llama *l)
 {
     for (size_t i = 0; i < l->n_slots; i++)
-        if (l->slots[i].state == SLOT_ZOMBIE)
+        if (l->slots[i].state == SLOT_ZOMBIE || l->slots[i].busy_twice)
             return true;
     return false;
 }
@@ -28,10 +31,10 @@ void llama_poll(struct llama *l)
 {
     if (l->phase != LLAMA_READY) /* the probe has its own clock */
         timer_stop(&l->poll);
-    else if (l->binding.active)
+    else if (l->binding.active && l->binding.sent)
         timer_start(&l->poll, LLAMA_BIND_MS);
     else
-        timer_start(&l->poll, any_zombie(l) ? LLAMA_ZOMBIE_MS : LLAMA_HEARTBEAT_MS);
+        timer_start(&l->poll, any_restless(l) ? LLAMA_ZOMBIE_MS : LLAMA_HEARTBEAT_MS);
 }
 
 void llama_on_poll(void *arg)
@@ -46,65 +49,106 @@ void llama_restarted(struct llama *l)
     log_event(LOG_WARN, "engine-restarted", "replica", "%s", l->r->name, NULL);
     l->r->n.restarts++;
     l->phase = LLAMA_PROBING;
-    l->store_on = false;
-    l->last_task = -1;
-    for (size_t i = 0; i < l->n_slots; i++)
-        llama_forget(l, &l->slots[i]);
-    upstream_flush(l->r->up);
+    llama_lost(l);
     replica_set_mode(l->r, REPLICA_STARTING, "the engine was restarted");
     llama_probe_start(l);
 }
 
 /* Reads one entry; false where it is no slot of ours. */
-static bool read_slot(struct llama *l, json_t *v, int64_t *task)
+static bool read_slot(struct llama *l, json_t *v)
 {
-    json_t *id = json_object_get(v, "id"), *task_id = json_object_get(v, "id_task");
+    json_t *id = json_object_get(v, "id"), *task = json_object_get(v, "id_task");
     const json_int_t i = json_is_integer(id) ? json_integer_value(id) : -1;
     if (i < 0 || (size_t)i >= l->n_slots)
         return false;
     struct llama_slot *s = &l->slots[i];
-    *task = json_is_integer(task_id) ? json_integer_value(task_id) : -1;
-    s->moved = *task != s->task;
-    s->task = *task;
+    s->task_before = s->task;
+    s->task = json_is_integer(task) ? json_integer_value(task) : -1;
     s->processing = json_is_true(json_object_get(v, "is_processing"));
     return true;
 }
 
-/* Highest task number, or -2 where the document is not a list of our slots. */
-static int64_t read_slots(struct llama *l, json_t *doc)
+bool llama_read_slots(struct llama *l, json_t *doc)
 {
-    int64_t highest = -1, task;
     size_t i;
     json_t *v;
     if (!json_is_array(doc) || json_array_size(doc) != l->n_slots)
-        return -2;
+        return false;
     json_array_foreach(doc, i, v)
     {
-        if (!read_slot(l, v, &task))
-            return -2;
-        if (task > highest)
-            highest = task;
+        if (!read_slot(l, v))
+            return false;
     }
-    return highest;
+    return true;
 }
 
+/* Is it another process than the one that was asked before? */
+static bool is_other_process(const struct llama *l)
+{
+    bool same = !l->suspect_asked || !l->store_on; /* then no number is needed */
+    for (size_t i = 0; i < l->n_slots; i++) {
+        const struct llama_slot *s = &l->slots[i];
+        if (s->task < s->task_before)
+            return true;
+        same |= s->task >= 0 && s->task == s->task_before && !s->unseen;
+    }
+    return !same;
+}
+
+/* Whose are the tasks that are new? */
+static void note_tasks(struct llama *l)
+{
+    for (size_t i = 0; i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        const bool moved = s->task != s->task_before;
+        s->stranger = moved && !s->unseen;
+        s->unseen &= !moved;
+    }
+}
+
+/* Idle says little of a request that the engine has not even begun. */
 static void wake_zombies(struct llama *l)
 {
-    for (size_t i = 0; i < l->n_slots; i++)
-        if (l->slots[i].state == SLOT_ZOMBIE && !l->slots[i].processing)
-            l->slots[i].state = SLOT_IDLE;
+    for (size_t i = 0; i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        if (s->state != SLOT_ZOMBIE || !s->asked || s->processing)
+            continue;
+        if (s->unseen && !s->begun && ++s->n_looks < ZOMBIE_LOOKS)
+            continue;
+        s->state = SLOT_IDLE;
+        s->prefill = 0;
+    }
+}
+
+/* Slots that should be idle, and are used by somebody else: other clients of the engine,
+ * a request that took more slots than could be known. A single look may be older than
+ * what we know of the slot. */
+static void note_strangers(struct llama *l)
+{
+    for (size_t i = 0; i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        const bool busy = s->state == SLOT_IDLE && s->processing;
+        if (s->state == SLOT_IDLE && s->stranger)
+            llama_forget(l, s);
+        if (busy && s->busy_twice)
+            llama_make_zombie(l, s);
+        s->busy_twice = busy && s->state == SLOT_IDLE;
+    }
 }
 
 static void bind_to(struct llama *l, struct llama_slot *s)
 {
     struct binding *b = &l->binding;
+    s->adapters = b->adapters;
     if (!b->ended) {
         s->state = SLOT_OWNED;
         s->job = b->job;
+        s->begun = false;
         s->last_used_us = loop_now_us(l->r->loop);
-        llama_forget(l, s);
         b->job->engine = s;
         b->job->plan.slot = s->id;
+        b->job->plan.held = s->tokens;
+        llama_forget(l, s);
     } else if (b->lesson) {
         llama_settle(l, s, b->lesson);
         b->lesson = NULL;
@@ -113,27 +157,47 @@ static void bind_to(struct llama *l, struct llama_slot *s)
     } else {
         llama_forget(l, s);
     }
-    b->active = false;
+    llama_unbind(l);
 }
 
-/* Which idle slot has been given a task that is not ours? That of the unpinned job. */
+/* The idle slot with the newest task that no placed job explains, or NULL. */
+static struct llama_slot *find_bound(struct llama *l)
+{
+    struct llama_slot *found = NULL;
+    for (size_t i = 0; i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        if (s->state == SLOT_IDLE && (s->processing || s->stranger) &&
+            (!found || s->task > found->task))
+            found = s;
+    }
+    return found;
+}
+
+/* It was never seen. Unless it was turned away it may have been in any of them. */
+static void give_up_binding(struct llama *l)
+{
+    if (!l->binding.refused) {
+        l->r->n.binds_lost++;
+        for (size_t i = 0; i < l->n_slots; i++)
+            if (l->slots[i].state == SLOT_IDLE)
+                llama_forget(l, &l->slots[i]);
+    }
+    llama_unbind(l);
+}
+
 static void resolve_binding(struct llama *l)
 {
-    struct binding *b = &l->binding;
-    for (size_t i = 0; i < l->n_slots && b->active; i++) {
-        struct llama_slot *s = &l->slots[i];
-        if (s->state == SLOT_IDLE && (s->processing || s->moved))
-            bind_to(l, s);
+    const struct binding *b = &l->binding;
+    const unsigned most = b->broken  ? BIND_POLLS_BROKEN
+                          : b->ended ? BIND_POLLS_ENDED
+                                     : BIND_POLLS;
+    struct llama_slot *s = find_bound(l);
+    if (s) {
+        bind_to(l, s);
+        s->stranger = false;
+    } else if (++l->binding.polls >= most) {
+        give_up_binding(l);
     }
-    if (!b->active || ++b->polls < (b->ended ? BIND_POLLS_ENDED : BIND_POLLS))
-        return;
-    l->r->n.binds_lost++;
-    for (size_t i = 0; i < l->n_slots; i++) /* it may have been any of them */
-        if (l->slots[i].state == SLOT_IDLE)
-            llama_forget(l, &l->slots[i]);
-    lesson_free(b->lesson);
-    b->lesson = NULL;
-    b->active = false;
 }
 
 static void tell_waiters(struct llama *l, bool answered)
@@ -148,39 +212,51 @@ static void tell_waiters(struct llama *l, bool answered)
         now[i].cb(now[i].arg, answered);
 }
 
-static void send_ask(struct llama *l);
-
-static void on_slots(void *arg, int status, json_t *doc, const struct err *err)
+static void look_at_slots(struct llama *l)
 {
-    struct llama *l = arg;
-    l->asking = NULL;
-    const int64_t highest = status == 200 ? read_slots(l, doc) : -2;
-    const bool restarted = status == 200 && highest < l->last_task;
-    const bool answered = status == 200 && !restarted;
-    if (answered) {
-        l->last_task = highest;
-        wake_zombies(l);
-        if (l->binding.active)
-            resolve_binding(l);
-    }
-    tell_waiters(l, answered);
-    if (l->phase == LLAMA_READY && restarted)
-        llama_restarted(l);
-    else if (l->phase == LLAMA_READY && !answered) {
-        llama_down(l, status ? "GET /slots failed" : err->text);
-        llama_probe_start(l);
-    }
-    if (l->n_waiters && !l->asking)
-        send_ask(l);
-    llama_poll(l);
-    llama_pump(l);
+    l->suspect &= !l->suspect_asked;
+    note_tasks(l);
+    wake_zombies(l);
+    if (l->binding.asked)
+        resolve_binding(l);
+    if (!l->binding.active)
+        note_strangers(l);
 }
+
+static void on_slots(void *arg, int status, json_t *doc, const struct err *err);
 
 static void send_ask(struct llama *l)
 {
     l->n_served = l->n_waiters;
+    l->binding.asked = l->binding.active && l->binding.sent;
+    l->suspect_asked = l->suspect;
+    for (size_t i = 0; i < l->n_slots; i++)
+        l->slots[i].asked = true;
     l->asking = ask_json(l->r->up, "/slots", NULL, l->r->authorization, LLAMA_ASK_MS,
                          l->r->loop, on_slots, l);
+}
+
+/* Those who wait are told last: they act on what is known then. */
+static void on_slots(void *arg, int status, json_t *doc, const struct err *err)
+{
+    struct llama *l = arg;
+    l->asking = NULL;
+    const bool restarted =
+        status == 200 && (!llama_read_slots(l, doc) || is_other_process(l));
+    const bool answered = status == 200 && !restarted;
+    if (answered)
+        look_at_slots(l);
+    if (l->phase == LLAMA_READY && restarted) {
+        llama_restarted(l);
+    } else if (l->phase == LLAMA_READY && !answered) {
+        llama_down(l, status ? "GET /slots failed" : err->text);
+        llama_probe_start(l);
+    }
+    tell_waiters(l, answered);
+    if (l->n_waiters && !l->asking)
+        send_ask(l);
+    llama_poll(l);
+    llama_pump(l);
 }
 
 void llama_ask_slots(struct llama *l, slots_cb cb, void *arg)

@@ -159,6 +159,8 @@ static void fill_worlds(struct gateway *g)
 static int start(struct gateway *g, struct err *e)
 {
     const struct options *o = g->o;
+    if (!g->workers)
+        return err_set(e, ERR_IO, "there are no threads for files");
     if (open_cache(g, e) != 0)
         return e->code;
     g->targets = mem_zalloc(o->n_upstreams * sizeof(*g->targets));
@@ -245,6 +247,10 @@ int gateway_run(const struct options *o)
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write(), not the end */
     g->o = o;
     g->loop = loop_new();
+    if (!g->loop) {
+        free(g);
+        return ERR_IO; /* it said why */
+    }
     g->workers = workers_new(g->loop, (unsigned)o->workers);
     timer_init(&g->quiet, g->loop, on_quiet, g);
     timer_init(&g->deadline, g->loop, on_deadline, g);

@@ -475,15 +475,20 @@ static void inspect(struct request *rq, struct replica *r)
         rq->pieces.n ? rq->pieces.v[rq->pieces.n - 1].end_bytes : rq->body_bytes;
 }
 
-/* The replica that is up and has the least to do. */
+/* Who takes requests now, who soon, who does not. */
+static int readiness(const struct replica *r)
+{
+    return r->mode >= REPLICA_OBSERVE ? 2 : r->mode == REPLICA_STARTING ? 1 : 0;
+}
+
+/* Of the readiest replicas the one that has the least to do. */
 static struct request_target *choose_target(struct request_world *w)
 {
-    struct request_target *best = NULL;
-    for (size_t i = 0; i < w->n_targets; i++) {
+    struct request_target *best = &w->targets[0];
+    for (size_t i = 1; i < w->n_targets; i++) {
         struct request_target *t = &w->targets[i];
-        const bool up = t->replica->mode != REPLICA_DOWN;
-        if (!best || (up && best->replica->mode == REPLICA_DOWN) ||
-            (up && t->replica->in_flight < best->replica->in_flight))
+        const int more = readiness(t->replica) - readiness(best->replica);
+        if (more > 0 || (more == 0 && t->replica->in_flight < best->replica->in_flight))
             best = t;
     }
     return best;

@@ -89,7 +89,7 @@ struct ask *ask_json(struct upstream *u, const char *path, const char *body,
         buf_printf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
                    strlen(body));
     buf_append_str(&head, "\r\n");
-    struct call_request rq = {.head = buf_slice(&head)};
+    struct call_request rq = {.head = buf_slice(&head), .once = body != NULL};
     if (body)
         rq.body[0] = slice_of(a->body);
     a->call = call_start(u, &rq, &events, a);

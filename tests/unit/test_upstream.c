@@ -477,6 +477,26 @@ static void test_nothing_is_repeated_after_a_byte_of_an_answer(void **state)
     assert_int_equal(stats().retries, 0);
 }
 
+static void test_nothing_is_repeated_that_must_not_be(void **state)
+{
+    (void)state;
+    static const struct peer_step script[] = {
+        {PEER_ACCEPT, NULL, 0},    {PEER_READ_HEAD, NULL, 0}, {PEER_SEND, OK_5, 0},
+        {PEER_READ_HEAD, NULL, 0}, {PEER_CLOSE, NULL, 0},     {PEER_END, NULL, 0}};
+    const struct call_request rq = {.head = slice_of(GET), .once = true};
+    open_with(usual);
+    peer_start(&peer, script);
+    send_call(GET, &plain);
+    while (call)
+        loop_run(loop);
+    call = call_start(up, &rq, &plain, &peer);
+    while (call)
+        loop_run(loop);
+    assert_told("head:200 hello end fail:closed ");
+    assert_int_equal(stats().retries, 0);
+    assert_int_equal(stats().connects, 1);
+}
+
 static void test_nothing_is_repeated_on_a_fresh_connection(void **state)
 {
     (void)state;
@@ -1018,6 +1038,7 @@ int main(void)
         TEST(pooled_connection_that_dies_is_replaced_once),
         TEST(nothing_is_repeated_twice),
         TEST(nothing_is_repeated_after_a_byte_of_an_answer),
+        TEST(nothing_is_repeated_that_must_not_be),
         TEST(nothing_is_repeated_on_a_fresh_connection),
         TEST(refused_connection_fails_and_is_told),
         TEST(engine_that_does_not_answer_is_given_up),
