@@ -28,6 +28,12 @@ struct ask *ask_json(struct upstream *u, const char *path, const char *body,
                      const char *headers, uint64_t timeout_ms, struct loop *l, ask_cb cb,
                      void *arg);
 
+/* The same, and never repeated on another connection: for a question whose answer is
+ * meant for the process that the last question went to. */
+struct ask *ask_once(struct upstream *u, const char *path, const char *body,
+                     const char *headers, uint64_t timeout_ms, struct loop *l, ask_cb cb,
+                     void *arg);
+
 /* Gives the call up; no callback follows. */
 void ask_cancel(struct ask *a);
 

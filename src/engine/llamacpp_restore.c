@@ -177,7 +177,7 @@ static void on_checked(void *arg, bool answered)
     }
     snprintf(path, sizeof(path), "/slots/%d?action=restore", op->slot->id);
     snprintf(body, sizeof(body), "{\"filename\":\"%s\"}", op->name);
-    ask_json(op->l->r->up, path, body, op->l->r->authorization, LLAMA_KV_MS,
+    ask_once(op->l->r->up, path, body, op->l->r->authorization, LLAMA_KV_MS,
              op->l->r->loop, on_restored, op);
 }
 

@@ -69,31 +69,54 @@ static void on_timeout(void *arg)
     free_ask(a);
 }
 
-struct ask *ask_json(struct upstream *u, const char *path, const char *body,
-                     const char *headers, uint64_t timeout_ms, struct loop *l, ask_cb cb,
-                     void *arg)
+/* An ask without its call. */
+static struct ask *new_ask(const char *body, uint64_t timeout_ms, struct loop *l,
+                           ask_cb cb, void *arg)
 {
-    static const struct call_events events = {
-        .on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};
-    struct buf head = {0};
     struct ask *a = mem_zalloc(sizeof(*a));
     a->cb = cb;
     a->arg = arg;
     a->body = body ? mem_strdup(body) : NULL;
     timer_init(&a->timer, l, on_timeout, a);
     timer_start(&a->timer, timeout_ms);
+    return a;
+}
+
+static void send_ask(struct ask *a, struct upstream *u, const char *path,
+                     const char *headers, bool once)
+{
+    static const struct call_events events = {
+        .on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};
+    struct buf head = {0};
     buf_printf(&head, "%s %s%s HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\n%s",
-               body ? "POST" : "GET", upstream_prefix(u), path, upstream_host(u),
+               a->body ? "POST" : "GET", upstream_prefix(u), path, upstream_host(u),
                headers);
-    if (body)
+    if (a->body)
         buf_printf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
-                   strlen(body));
+                   strlen(a->body));
     buf_append_str(&head, "\r\n");
-    struct call_request rq = {.head = buf_slice(&head)};
-    if (body)
+    struct call_request rq = {.head = buf_slice(&head), .once = once};
+    if (a->body)
         rq.body[0] = slice_of(a->body);
     a->call = call_start(u, &rq, &events, a);
     buf_free(&head);
+}
+
+struct ask *ask_json(struct upstream *u, const char *path, const char *body,
+                     const char *headers, uint64_t timeout_ms, struct loop *l, ask_cb cb,
+                     void *arg)
+{
+    struct ask *a = new_ask(body, timeout_ms, l, cb, arg);
+    send_ask(a, u, path, headers, false);
+    return a;
+}
+
+struct ask *ask_once(struct upstream *u, const char *path, const char *body,
+                     const char *headers, uint64_t timeout_ms, struct loop *l, ask_cb cb,
+                     void *arg)
+{
+    struct ask *a = new_ask(body, timeout_ms, l, cb, arg);
+    send_ask(a, u, path, headers, true);
     return a;
 }
 

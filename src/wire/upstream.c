@@ -47,7 +47,7 @@ struct call {
     void *arg;
     struct buf head;
     struct slice body[3];
-    bool is_head;
+    bool is_head, once;
 
     struct pooled *at; /* the connection in use */
     struct http_parser *parser;
@@ -313,6 +313,7 @@ struct call *call_start(struct upstream *u, const struct call_request *rq,
     c->on = *events;
     c->arg = arg;
     c->is_head = rq->is_head;
+    c->once = rq->once;
     buf_append_slice(&c->head, rq->head);
     memcpy(c->body, rq->body, sizeof(c->body));
     c->parser =
@@ -332,7 +333,7 @@ static void on_broken(struct call *c, const char *what, int error)
 {
     struct err e = {0};
     struct upstream *u = c->u;
-    if (c->reused && !c->answered && !c->retried) {
+    if (c->reused && !c->answered && !c->retried && !c->once) {
         c->retried = true;
         u->stats.retries++;
         drop_connection(c);
