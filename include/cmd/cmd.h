@@ -50,9 +50,11 @@ void cmd_usage(const struct cmd *self, FILE *out);
 int cmd_parse(const struct cmd *self, int argc, char **argv, const char **given);
 
 /* The commands. */
-extern const struct cmd_flag cmd_serve_flags[], cmd_check_flags[], cmd_kvsize_flags[];
+extern const struct cmd_flag cmd_serve_flags[], cmd_check_flags[], cmd_kvsize_flags[],
+    cmd_lab_flags[];
 int cmd_serve(const struct cmd *self, int argc, char **argv);
 int cmd_check(const struct cmd *self, int argc, char **argv);
+int cmd_lab(const struct cmd *self, int argc, char **argv);
 int cmd_kvsize(const struct cmd *self, int argc, char **argv);
 int cmd_version(const struct cmd *self, int argc, char **argv);
 int cmd_help(const struct cmd *self, int argc, char **argv);

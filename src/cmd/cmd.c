@@ -10,6 +10,8 @@
 static const struct cmd commands[] = {
     {"serve", "", "Run the gateway.", cmd_serve_flags, cmd_serve},
     {"check", "FILE", "Check a configuration file.", cmd_check_flags, cmd_check},
+    {"lab", "", "Show what a KV cache does, on a small built-in model.", cmd_lab_flags,
+     cmd_lab},
     {"kvsize", "[FILE]", "Say what the KV cache of a model takes (GGUF, config.json).",
      cmd_kvsize_flags, cmd_kvsize},
     {"version", "", "Print the version and those of the libraries.", NULL, cmd_version},
