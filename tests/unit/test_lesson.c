@@ -253,6 +253,23 @@ static void test_page_carries_the_same_json_and_loads_nothing(void **state)
     buf_free(&b);
 }
 
+static void test_page_survives_tokens_that_look_like_markup(void **state)
+{
+    (void)state;
+    static struct lesson odd;
+    struct buf b = {0};
+    odd = lesson;
+    odd.passes[0].token = '<';
+    odd.passes[1].token = LAB_EOS;
+    lesson_html(&odd, &b);
+    const char *page = text_of(&b), *text = strstr(page, "<pre>") + 5;
+    const char *markup = strchr(text, '<');
+    assert_int_equal(strncmp(markup, "</pre>", 6), 0);
+    assert_non_null(strstr(text, "&lt;eos&gt;"));
+    assert_non_null(strstr(page, "\"\\u003ceos>\""));
+    buf_free(&b);
+}
+
 static void test_walk_needs_a_terminal(void **state)
 {
     (void)state;
@@ -278,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_screens_fit_a_terminal),
         cmocka_unit_test(test_json_says_what_the_lesson_says),
         cmocka_unit_test(test_page_carries_the_same_json_and_loads_nothing),
+        cmocka_unit_test(test_page_survives_tokens_that_look_like_markup),
         cmocka_unit_test(test_walk_needs_a_terminal),
     };
     return cmocka_run_group_tests(tests, run_once, NULL);
