@@ -53,8 +53,7 @@ static void admit(void *state, struct job *job)
 {
     struct llama *l = state;
     job->wants_slot = -1;
-    job->wants_all =
-        job->generates && (job->prompt->n > 1 || job->prompt->n_prompts > 1);
+    job->wants_all = job->generates && (job->prompt->n > 1 || job->prompt->n_prompts > 1);
     if (!job->generates || l->phase == LLAMA_DOWN) {
         pass_through(job);
         return;
