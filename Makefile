@@ -71,8 +71,8 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
-.PHONY: all programs demo-llama test test-engines unit lint format asan fuzz fuzz-programs \
-        cover bench install clean distclean help force
+.PHONY: all programs demo demo-llama test test-engines unit lint format asan fuzz \
+        fuzz-programs cover bench install clean distclean help force
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/obj/%.o
 .DEFAULT_GOAL := all
@@ -196,7 +196,10 @@ format: ## Reformat all C files
 
 # ---- the rest ----------------------------------------------------------------------------
 
-demo-llama: $(PROGRAM) ## A real engine with a small model behind the gateway
+demo: $(PROGRAM) ## The built-in engine, alone and behind the gateway: what is reused
+	$(Q)python3 tools/demo.py lab $(BUILD)/incipit
+
+demo-llama: $(PROGRAM) ## A real engine with a small model (180 MB), alone and behind the gateway
 	$(Q)tools/demo_llama.sh $(BUILD)/incipit
 
 install: all ## Install to PREFIX (/usr/local); DESTDIR is honoured

@@ -4,8 +4,8 @@
 
 /*
  * What a person can type: `incipit COMMAND …`. One table in cmd.c has a row per command;
- * a new one is a row there and a file cmd_x.c. Commands print to standard output what was
- * asked for and to standard error what went wrong.
+ * a new one is a row there and a file cmd_x.c. A name may have two words. Commands print
+ * to standard output what was asked for and to standard error what went wrong.
  */
 
 #include <stddef.h>
@@ -50,9 +50,12 @@ void cmd_usage(const struct cmd *self, FILE *out);
 int cmd_parse(const struct cmd *self, int argc, char **argv, const char **given);
 
 /* The commands. */
-extern const struct cmd_flag cmd_serve_flags[], cmd_check_flags[], cmd_kvsize_flags[];
+extern const struct cmd_flag cmd_serve_flags[], cmd_check_flags[], cmd_kvsize_flags[],
+    cmd_lab_flags[], cmd_lab_serve_flags[];
 int cmd_serve(const struct cmd *self, int argc, char **argv);
 int cmd_check(const struct cmd *self, int argc, char **argv);
+int cmd_lab(const struct cmd *self, int argc, char **argv);
+int cmd_lab_serve(const struct cmd *self, int argc, char **argv);
 int cmd_kvsize(const struct cmd *self, int argc, char **argv);
 int cmd_version(const struct cmd *self, int argc, char **argv);
 int cmd_help(const struct cmd *self, int argc, char **argv);

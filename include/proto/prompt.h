@@ -105,7 +105,7 @@ struct prompt {
     size_t splice_at;   /* behind the opening brace: where fields can be put in */
     bool splice_comma;  /* the object is not empty: such a field needs a comma */
 
-    uint32_t *ids;    /* a prompt of token ids, or a batch of them one after the other,
+    uint32_t *ids; /* a prompt of token ids, or a batch of them one after the other,
                          else NULL; owned */
     size_t n_ids;
     size_t *id_ends;  /* where in `ids` each prompt of a batch (or of a list of one) ends,

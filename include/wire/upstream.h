@@ -62,7 +62,7 @@ struct call_request {
     struct slice head;    /* complete head with the empty line; copied */
     struct slice body[3]; /* sent one after the other; borrowed until the call ends */
     bool is_head;         /* HEAD: the answer has no body */
-    bool once;            /* never repeated */
+    bool once;            /* never repeated on another connection */
 };
 
 struct call_events {

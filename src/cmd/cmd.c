@@ -10,6 +10,10 @@
 static const struct cmd commands[] = {
     {"serve", "", "Run the gateway.", cmd_serve_flags, cmd_serve},
     {"check", "FILE", "Check a configuration file.", cmd_check_flags, cmd_check},
+    {"lab", "", "Show what a KV cache does, on a small built-in model.", cmd_lab_flags,
+     cmd_lab},
+    {"lab serve", "", "Serve the built-in model as llama-server would, for tests.",
+     cmd_lab_serve_flags, cmd_lab_serve},
     {"kvsize", "[FILE]", "Say what the KV cache of a model takes (GGUF, config.json).",
      cmd_kvsize_flags, cmd_kvsize},
     {"version", "", "Print the version and those of the libraries.", NULL, cmd_version},
@@ -49,13 +53,24 @@ static int unknown_command(const char *name)
     return CMD_USAGE;
 }
 
+/* The command that the first words name; a name of two words goes before one of one. */
+static const struct cmd *find_typed(int argc, char **argv, int *words)
+{
+    char both[64];
+    snprintf(both, sizeof(both), "%s %s", argv[1], argc > 2 ? argv[2] : "");
+    const struct cmd *c = cmd_find(both);
+    *words = c ? 2 : 1;
+    return c ? c : cmd_find(argv[1]);
+}
+
 int cmd_main(int argc, char **argv)
 {
+    int words;
     if (argc < 2) {
         fprintf(stderr, "usage: incipit COMMAND …\nincipit help lists the commands.\n");
         return CMD_USAGE;
     }
-    const struct cmd *c = cmd_find(argv[1]);
+    const struct cmd *c = find_typed(argc, argv, &words);
     if (!c)
         return unknown_command(argv[1]);
     for (int i = 2; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -63,7 +78,7 @@ int cmd_main(int argc, char **argv)
             cmd_usage(c, stdout);
             return CMD_OK;
         }
-    return c->run(c, argc - 1, argv + 1);
+    return c->run(c, argc - words, argv + words);
 }
 
 void cmd_usage(const struct cmd *self, FILE *out)

@@ -23,9 +23,12 @@ int cmd_help(const struct cmd *self, int argc, char **argv)
         list_commands();
         return CMD_OK;
     }
-    const struct cmd *c = cmd_find(argv[1]);
+    char name[64];
+    snprintf(name, sizeof(name), "%s%s%s", argv[1], operands > 1 ? " " : "",
+             operands > 1 ? argv[2] : "");
+    const struct cmd *c = cmd_find(name);
     if (!c) {
-        fprintf(stderr, "incipit help: there is no command \"%s\"\n", argv[1]);
+        fprintf(stderr, "incipit help: there is no command \"%s\"\n", name);
         return CMD_USAGE;
     }
     cmd_usage(c, stdout);

@@ -197,6 +197,33 @@ static void test_cmd_help_knows_every_command_and_flag(void **state)
     assert_int_equal(run("help", "nothing"), CMD_USAGE);
 }
 
+static void test_cmd_names_may_have_two_words(void **state)
+{
+    (void)state;
+    assert_int_equal(run("lab", "serve", "--help"), CMD_OK);
+    assert_has(out, "usage: incipit lab serve [FLAG…]");
+    assert_int_equal(run("help", "lab", "serve"), CMD_OK);
+    assert_has(out, "--slot-save-path");
+    assert_int_equal(run("help", "lab", "swerve"), CMD_USAGE);
+    assert_has(err_text, "there is no command \"lab swerve\"");
+}
+
+static void test_cmd_lab_serve_refuses_wrong_calls(void **state)
+{
+    (void)state;
+    assert_int_equal(run("lab", "serve", "now"), CMD_USAGE);
+    assert_has(err_text, "incipit lab serve: \"now\" is no flag");
+    assert_int_equal(run("lab", "serve", "--slots", "0"), CMD_USAGE);
+    assert_has(err_text, "--slots wants a number from 1 to 64");
+    assert_int_equal(run("lab", "serve", "--state-version", "3"), CMD_USAGE);
+    assert_has(err_text, "state versions are 2 and 4");
+    assert_int_equal(run("lab", "serve", "--slot-save-path", "/nowhere"), CMD_USAGE);
+    assert_has(err_text, "/nowhere is no directory");
+    assert_int_equal(run("lab", "serve", "--misbehave", "cut,late,resets"), CMD_USAGE);
+    assert_has(err_text, "did you mean \"reset\"?");
+    assert_int_equal(run("lab", "serve", "--listen", "127.0.0.1"), CMD_FAILED);
+}
+
 static void test_cmd_unknown_commands_are_refused(void **state)
 {
     (void)state;
@@ -220,6 +247,8 @@ int main(void)
         cmocka_unit_test(test_cmd_dashes_end_the_flags),
         cmocka_unit_test(test_cmd_version_names_the_libraries),
         cmocka_unit_test(test_cmd_help_knows_every_command_and_flag),
+        cmocka_unit_test(test_cmd_names_may_have_two_words),
+        cmocka_unit_test(test_cmd_lab_serve_refuses_wrong_calls),
         cmocka_unit_test(test_cmd_unknown_commands_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
