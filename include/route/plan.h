@@ -11,9 +11,10 @@
  *
  * fresh(x) = prompt tokens − x. neighbours: llama-server fills a batch in slot order, so
  * prefills that run in lower slots come first and those in higher slots partly share the
- * batch. loss: work that overwriting the slot throws away because it is stored nowhere
- * else. Equal costs: a long cold prefill takes the highest slot (it then stands behind
- * the short ones), all others the lowest; then the least recently used.
+ * batch. loss: what overwriting the slot costs whoever wants its old content back, a
+ * prefill of what is stored nowhere else and a restore of the rest. Equal costs: a long
+ * cold prefill takes the highest slot (it then stands behind the short ones), all others
+ * the lowest; then the least recently used.
  */
 
 #include <stdbool.h>

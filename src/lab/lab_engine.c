@@ -117,22 +117,12 @@ void lab_engine_submit(struct lab_engine *e, struct lab_task *t)
 
 /* ---- slot actions ------------------------------------------------------------------ */
 
-/* A deferred task that would take this slot goes first. */
-static bool is_wanted(struct lab_engine *e, const struct lab_slot *s)
-{
-    LIST_EACH (it, &e->deferred) {
-        const struct lab_task *t = LIST_ENTRY(it, struct lab_task, link);
-        if (t->wants_slot == -1 || lab_engine_slot(e, t->wants_slot) == s)
-            return true;
-    }
-    return false;
-}
-
+/* Called after start_deferred(), so that requests overtake what waits here. */
 static void run_actions(struct lab_engine *e)
 {
     LIST_EACH_SAFE (it, next, &e->actions) {
         struct lab_action *a = LIST_ENTRY(it, struct lab_action, link);
-        if (lab_slot_busy(a->slot) || is_wanted(e, a->slot))
+        if (lab_slot_busy(a->slot))
             continue;
         list_del(&a->link);
         a->run(a->arg, a->slot);
@@ -326,7 +316,6 @@ void lab_engine_cancel(struct lab_engine *e, struct lab_task *t)
 {
     if (!t->slot) {
         list_del(&t->link);
-        run_actions(e); /* one may have stood back for it */
         return;
     }
     t->slot->stuck = e->keeps_left_slots;

@@ -95,7 +95,7 @@ void lab_engine_fini(struct lab_engine *e); /* after it; no tasks are left */
 void lab_engine_submit(struct lab_engine *e, struct lab_task *t);
 void lab_engine_cancel(struct lab_engine *e, struct lab_task *t);
 
-/* Runs it at once where the slot is idle and nobody waits for it, else later. */
+/* Runs it at once where the slot is idle, else later, behind tasks that want the slot. */
 void lab_engine_act(struct lab_engine *e, struct lab_action *a);
 
 /* Frees the slots that were kept busy. */

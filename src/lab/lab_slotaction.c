@@ -3,7 +3,7 @@
 
 /*
  * POST /slots/{id}?action=save|restore|erase. The action waits until its slot is idle and
- * nobody else waits for it, and is done even where its client has left by then.
+ * no task takes it, and is done even where its client has left by then.
  */
 
 #include <assert.h>

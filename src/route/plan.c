@@ -19,10 +19,14 @@ static double fresh_ms(const struct plan_question *q, uint32_t reused)
     return q->prompt_tokens > reused ? (q->prompt_tokens - reused) * q->ms_per_token : 0;
 }
 
-/* Overwriting throws unsaved work away; half of it is assumed to be asked for again. */
+/* Overwriting costs whoever asks for the old content again, which half of it is assumed to
+ * be: a prefill of what was not saved, a restore of the rest. */
 static double loss_ms(const struct plan_question *q, const struct plan_slot *s)
 {
-    return 0.5 * s->unsaved_tokens * q->ms_per_token;
+    const uint32_t other = s->held_tokens > s->resident_tokens + s->unsaved_tokens
+                               ? s->held_tokens - s->resident_tokens - s->unsaved_tokens
+                               : 0;
+    return 0.5 * (s->unsaved_tokens * q->ms_per_token + other * q->restore_ms_per_token);
 }
 
 static struct plan_choice best_of_slot(const struct plan_question *q, size_t i)

@@ -108,10 +108,21 @@ static void test_resident_prefix_wins(void **state)
 static void test_prompt_that_is_all_there_costs_nothing(void **state)
 {
     (void)state;
-    hold(2, 4000, 1200); /* more than it has: estimates */
+    hold(2, 1200, 1200); /* more than it has: estimates */
     const struct plan_choice c = plan_choose(&q);
     assert_int_equal(c.slot, 2);
     assert_true(c.cost_ms == 0);
+}
+
+static void test_content_that_would_have_to_be_restored_is_spared_for_little(void **state)
+{
+    (void)state;
+    hold(0, 2000, 100); /* 100 tokens of the prompt, 1900 of another one */
+    q.restorable_tokens = 100;
+    assert_choice(3, true);
+    /* What the store does not have is reused where it is. */
+    q.restorable_tokens = 0;
+    assert_choice(0, false);
 }
 
 static void test_work_that_is_stored_nowhere_else_is_spared(void **state)
@@ -305,6 +316,7 @@ int main(void)
         TEST(no_idle_slot_is_no_choice),
         TEST(resident_prefix_wins),
         TEST(prompt_that_is_all_there_costs_nothing),
+        TEST(content_that_would_have_to_be_restored_is_spared_for_little),
         TEST(work_that_is_stored_nowhere_else_is_spared),
         TEST(restore_where_it_is_faster_than_to_compute),
         TEST(resident_prefix_goes_before_an_equal_restore),
