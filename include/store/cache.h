@@ -8,7 +8,8 @@
  *
  * - the tree decides what exists and what goes; what it evicts is dropped from the store;
  * - a block may be restored only when the store has confirmed it (CACHE_STORED);
- * - a block that the store finds damaged or missing leaves the tree with all behind it;
+ * - a block that the store finds damaged or missing leaves the tree with all behind it,
+ *   one that it cannot read just now does not;
  * - the prompt index is written to `prompts.log` beside the blocks, so that after a
  *   restart a prompt finds its blocks by text again; whatever of that file does not check
  *   out is skipped (it costs hits, never a wrong answer).
@@ -58,8 +59,8 @@ uint32_t cache_restorable(struct cache *c, const struct tree_mark *m,
                           uint32_t max_tokens);
 
 /* Fetches these leading blocks, verified. The callback owns the references; it gets fewer
- * tokens than asked where blocks were damaged or missing (they have left the tree then).
- */
+ * tokens than asked where blocks were damaged or missing (they have left the tree then),
+ * or could not be read. */
 typedef void (*cache_fetch_cb)(void *arg, struct store_block **blocks, size_t n,
                                const struct err *err);
 void cache_fetch(struct cache *c, struct hash128 fingerprint, const struct tree_mark *m,

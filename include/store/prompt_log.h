@@ -24,7 +24,8 @@ struct prompt_log;
 /* Never fails: without a writable file nothing is kept (logged once). */
 struct prompt_log *prompt_log_open(const char *dir, uint64_t max_bytes,
                                    struct workers *w);
-void prompt_log_close(struct prompt_log *l); /* NULL is allowed; writes what is queued */
+/* Writes what was added and not flushed. Flush the workers first. NULL is allowed. */
+void prompt_log_close(struct prompt_log *l);
 
 void prompt_log_add(struct prompt_log *l, const struct index_record *r,
                     struct hash128 block, uint32_t n_blocks);

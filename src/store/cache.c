@@ -178,43 +178,63 @@ static bool mark_stored(void *arg, struct tree_block *b, size_t depth)
     return true;
 }
 
+/* The blocks up to `leaf` are all there, each behind the one before. */
+static bool is_whole(const struct attach *a, size_t leaf)
+{
+    const uint32_t bt = a->c->o.block_tokens;
+    size_t i = a->v[leaf].head.index, at = leaf;
+    if (i >= a->n)
+        return false;
+    for (;; i--, at = a->v[at].parent) {
+        if (at == SIZE_MAX)
+            return false;
+        const struct store_head *h = &a->v[at].head;
+        if (h->index != i || h->n_tokens > bt || (h->n_tokens < bt && at != leaf))
+            return false;
+        if (i == 0)
+            return true;
+    }
+}
+
+/* What the tree has no room for is of no use in the store. */
+static void drop_rest(struct attach *a, const struct tree_mark *m,
+                      const struct hash128 *chain, size_t n)
+{
+    const struct hash128 fingerprint = a->c->models[a->model - 1].fingerprint;
+    for (size_t i = n; i-- > tree_mark_blocks(m);)
+        store_drop(a->c->store, fingerprint, chain[i]);
+}
+
 /* Inserts the sequence that ends with block `leaf`; false where a part is missing. */
 static bool insert_found(struct attach *a, size_t leaf)
 {
     struct cache *c = a->c;
     const uint32_t bt = c->o.block_tokens;
-    const struct found *end = &a->v[leaf];
-    const size_t n = (size_t)end->head.index + 1;
+    const struct store_head *end = &a->v[leaf].head;
+    if (!is_whole(a, leaf))
+        return false;
+    const size_t n = (size_t)end->index + 1;
     struct hash128 *chain = mem_array(n, sizeof(*chain));
     uint32_t *tokens = mem_array(n * bt, sizeof(*tokens));
-    bool whole = true;
-    size_t at = leaf;
-    for (size_t i = n; whole && i-- > 0;) {
-        const struct found *f = at == SIZE_MAX ? NULL : &a->v[at];
-        whole = f && f->head.index == i && f->head.n_tokens <= bt &&
-                (i == n - 1 || f->head.n_tokens == bt);
-        if (!whole)
-            break;
+    for (size_t i = n, at = leaf; i-- > 0; at = a->v[at].parent) {
+        const struct found *f = &a->v[at];
         chain[i] = f->head.hash;
         memcpy(tokens + i * bt, f->tokens, f->head.n_tokens * sizeof(*tokens));
-        at = f->parent;
     }
-    if (whole) {
-        const bool tail = end->head.n_tokens < bt;
-        struct tree_mark m = {0};
-        const struct tree_sequence s = {.chain = chain,
-                                        .n = tail ? n - 1 : n,
-                                        .tokens = tokens,
-                                        .tail_tokens = tail ? end->head.n_tokens : 0,
-                                        .token_bytes =
-                                            c->models[a->model - 1].token_bytes};
-        tree_insert(c->tree, &s, &m);
-        tree_walk(c->tree, &m, mark_stored, &a->model);
-        tree_mark_clear(c->tree, &m);
-    }
+    const bool tail = end->n_tokens < bt;
+    struct tree_mark m = {0};
+    const struct tree_sequence s = {.chain = chain,
+                                    .n = tail ? n - 1 : n,
+                                    .tokens = tokens,
+                                    .tail_tokens = tail ? end->n_tokens : 0,
+                                    .token_bytes = c->models[a->model - 1].token_bytes};
+    tree_insert(c->tree, &s, &m);
+    tree_walk(c->tree, &m, mark_stored, &a->model);
+    drop_rest(a, &m, chain, n);
+    tree_mark_clear(c->tree, &m);
     free(chain);
     free(tokens);
-    return whole;
+    return true;
 }
 
 /* From the last full block on to the short one behind it: matching knows full blocks
@@ -230,7 +250,7 @@ static void find_place(void *arg, struct hash128 block, uint32_t n_blocks,
 {
     struct attach *a = arg;
     const size_t at = *found_slot(a, block);
-    if (!at || a->v[at - 1].head.index + 1 != n_blocks)
+    if (!at || a->v[at - 1].head.index + 1 != n_blocks || n_blocks > a->n)
         return;
     struct hash128 *chain = mem_array(n_blocks, sizeof(*chain));
     size_t i = at - 1;
@@ -338,7 +358,9 @@ static void on_fetched(void *arg, struct store_block **blocks, size_t good,
     struct fetch *f = arg;
     struct cache *c = f->c;
     tree_unpin(c->tree, &f->path);
-    if (err && good < f->wanted && tree_mark_blocks(&f->path) > good) {
+    /* What cannot be read just now may be there the next time. */
+    if (err && err->code != ERR_IO && good < f->wanted &&
+        tree_mark_blocks(&f->path) > good) {
         log_event(LOG_WARN, "block-lost", "why", "%s", err->text, NULL);
         tree_mark_up(c->tree, &f->path, good + 1);
         tree_drop(c->tree, &f->path);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/prompt_log.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,11 +22,13 @@ struct prompt_log {
     uint64_t max_bytes; /* of one generation */
     struct workers *workers;
     struct buf pending;
-    int fd; /* -1: not writable */
+    bool writing; /* a worker is at it: what comes meanwhile waits, to keep the order */
+    int fd;       /* -1: not writable */
 };
 
 /* Appending is done by one job at a time on a worker; it owns its bytes. */
 struct append {
+    struct prompt_log *log;
     int fd;
     struct buf bytes;
 };
@@ -68,6 +71,7 @@ void prompt_log_close(struct prompt_log *l)
 {
     if (!l)
         return;
+    assert(!l->writing);
     write_all(l->fd, buf_slice(&l->pending));
     buf_free(&l->pending);
     if (l->fd >= 0)
@@ -107,11 +111,14 @@ static void run_append(void *arg)
     close(a->fd);
 }
 
-static void free_append(void *arg)
+static void on_appended(void *arg)
 {
     struct append *a = arg;
+    struct prompt_log *l = a->log;
     buf_free(&a->bytes);
     free(a);
+    l->writing = false;
+    prompt_log_flush(l);
 }
 
 static void rotate(struct prompt_log *l)
@@ -127,19 +134,21 @@ static void rotate(struct prompt_log *l)
 
 void prompt_log_flush(struct prompt_log *l)
 {
-    if (l->fd < 0 || !buf_len(&l->pending)) {
+    if (l->fd < 0)
         buf_clear(&l->pending);
+    if (l->writing || !buf_len(&l->pending))
         return;
-    }
     rotate(l);
     const int fd = l->fd < 0 ? -1 : dup(l->fd);
     if (fd < 0)
         return;
     struct append *a = mem_zalloc(sizeof(*a));
+    a->log = l;
     a->fd = fd;
+    l->writing = true;
     a->bytes = l->pending;
     l->pending = (struct buf){0};
-    workers_submit(l->workers, run_append, free_append, a);
+    workers_submit(l->workers, run_append, on_appended, a);
 }
 
 static size_t replay_file(const char *path, struct index *ix, struct tree *t,

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+#include "store_rig.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "cmocka_all.h"
+
+void store_rig_up(struct store_rig *r, unsigned n_workers)
+{
+    const char *tmp = getenv("TMPDIR");
+    memset(r, 0, sizeof(*r));
+    log_set_level(LOG_ERROR);
+    r->root = mem_printf("%s/incipit-test-XXXXXX", tmp ? tmp : "/tmp");
+    assert_non_null(mkdtemp(r->root));
+    r->loop = loop_new();
+    r->workers = workers_new(r->loop, n_workers);
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+    (void)st;
+    (void)kind;
+    (void)ftw;
+    return remove(path);
+}
+
+void store_rig_down(struct store_rig *r)
+{
+    workers_free(r->workers);
+    loop_free(r->loop);
+    nftw(r->root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    free(r->root);
+}
+
+static void stop(void *arg)
+{
+    loop_stop(arg);
+}
+
+void store_rig_settle(struct store_rig *r)
+{
+    for (int quiet = 0; quiet < 4; quiet++) { /* a deferred call may give them more */
+        loop_defer(r->loop, stop, r->loop);
+        loop_run(r->loop);
+        if (workers_pending(r->workers))
+            quiet = -1;
+    }
+}
+
+static const char *wanted;
+static char *found;
+
+static int look_at(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+    (void)st;
+    if (kind == FTW_F && strncmp(path + ftw->base, wanted, strlen(wanted)) == 0) {
+        assert_null(found);
+        found = mem_strdup(path);
+    }
+    return 0;
+}
+
+char *store_rig_find(const char *dir, const char *name)
+{
+    wanted = name;
+    found = NULL;
+    nftw(dir, look_at, 16, FTW_PHYS);
+    return found;
+}
+
+void store_rig_flip(const char *path, long at)
+{
+    FILE *f = fopen(path, "r+");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, at < 0 ? SEEK_END : SEEK_SET), 0);
+    const int c = fgetc(f);
+    assert_true(c >= 0);
+    assert_int_equal(fseek(f, -1, SEEK_CUR), 0);
+    fputc(c ^ 1, f);
+    fclose(f);
+}

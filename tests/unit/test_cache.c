@@ -1,0 +1,775 @@
+/* SPDX-License-Identifier: MIT */
+#include "store/cache.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "cmocka_all.h"
+#include "store_rig.h"
+
+#define BT 16
+#define TOKEN_BYTES 8
+
+static struct store_rig rig;
+static struct cache *cache;
+static struct cache_options options;
+static char *dir;
+
+static const struct hash128 model_a = {0xa, 1}, model_b = {0xb, 2};
+
+static int set_up(void **state)
+{
+    (void)state;
+    store_rig_up(&rig, 2);
+    dir = mem_printf("%s/store", rig.root);
+    options = (struct cache_options){.block_tokens = BT,
+                                     .max_bytes = 1 << 30,
+                                     .index_bytes = 1 << 20,
+                                     .store = {.dir = dir, .ram_bytes = 1 << 20}};
+    return 0;
+}
+
+static void close_cache(void)
+{
+    store_rig_settle(&rig);
+    cache_close(cache);
+    cache = NULL;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    close_cache();
+    free(dir);
+    store_rig_down(&rig);
+    return 0;
+}
+
+/* ---- opening and attaching --------------------------------------------------------- */
+
+static size_t attached;
+static bool is_attached;
+
+static void on_attached(void *arg, size_t n_blocks)
+{
+    assert_ptr_equal(arg, &rig);
+    assert_false(is_attached);
+    attached = n_blocks;
+    is_attached = true;
+}
+
+static size_t attach(struct hash128 model)
+{
+    is_attached = false;
+    cache_attach(cache, model, TOKEN_BYTES, on_attached, &rig);
+    store_rig_settle(&rig);
+    assert_true(is_attached);
+    return attached;
+}
+
+static void open_cache(void)
+{
+    struct err e = {0};
+    cache = cache_open(&options, rig.workers, &e);
+    if (!cache)
+        fail_msg("%s", e.text);
+}
+
+/* Opens and attaches model a; returns the blocks that were there. */
+static size_t open_a(void)
+{
+    open_cache();
+    return attach(model_a);
+}
+
+static size_t reopen_a(void)
+{
+    close_cache();
+    return open_a();
+}
+
+static struct store_stats stats(void)
+{
+    struct store_stats s;
+    store_stats(cache_store(cache), &s);
+    return s;
+}
+
+static uint64_t tree_blocks(void)
+{
+    struct tree_stats s;
+    tree_stats(cache_tree(cache), &s);
+    return s.blocks;
+}
+
+/* ---- sequences --------------------------------------------------------------------- */
+
+/* Tokens of a sequence: the first `common` are those of family 0. */
+struct text {
+    uint32_t family, common, n;
+};
+
+static uint32_t token_at(struct text t, uint32_t i)
+{
+    return (i < t.common ? 0 : t.family * 100000) + i;
+}
+
+static void fill(struct text t, uint32_t *tokens)
+{
+    for (uint32_t i = 0; i < t.n; i++)
+        tokens[i] = token_at(t, i);
+}
+
+/* As a driver makes it: the model is part of the root. */
+static struct hash128 root_of(struct hash128 model)
+{
+    return chain_hash(cache_key(cache), slice_make((const char *)&model, sizeof(model)));
+}
+
+#define MAX_TOKENS 512
+
+/* A sequence of a model: hashes of full blocks, and of the tail behind them. */
+struct sequence {
+    struct hash128 model, chain[MAX_TOKENS / BT + 1];
+    uint32_t tokens[MAX_TOKENS], n_tokens, tail;
+    size_t n_full;
+};
+
+static struct sequence sequence_of(struct hash128 model, struct text t)
+{
+    struct sequence s = {.model = model, .n_tokens = t.n, .tail = t.n % BT};
+    assert_true(t.n <= MAX_TOKENS);
+    fill(t, s.tokens);
+    s.n_full = chain_blocks(cache_key(cache), root_of(model), s.tokens, t.n, BT, s.chain);
+    if (s.tail)
+        s.chain[s.n_full] = chain_block(cache_key(cache),
+                                        s.n_full ? s.chain[s.n_full - 1] : root_of(model),
+                                        s.tokens + s.n_full * BT, s.tail);
+    return s;
+}
+
+static unsigned char row_byte(const struct sequence *s, uint32_t token, size_t at)
+{
+    return (unsigned char)(s->model.lo * 31 + s->tokens[token] * 7 + at);
+}
+
+static struct store_block *block_of(const struct sequence *s, size_t i)
+{
+    const uint32_t n = i < s->n_full ? BT : s->tail;
+    const struct store_head head = {.fingerprint = s->model,
+                                    .hash = s->chain[i],
+                                    .parent = i ? s->chain[i - 1] : root_of(s->model),
+                                    .index = (uint32_t)i,
+                                    .n_tokens = n,
+                                    .rows_bytes = n * TOKEN_BYTES};
+    uint32_t *tokens;
+    unsigned char *rows;
+    struct store_block *b = store_block_new(&head, &tokens, &rows);
+    memcpy(tokens, s->tokens + i * BT, n * sizeof(*tokens));
+    for (uint32_t k = 0; k < n * TOKEN_BYTES; k++)
+        rows[k] = row_byte(s, (uint32_t)i * BT + k / TOKEN_BYTES, k % TOKEN_BYTES);
+    store_block_seal(b);
+    return b;
+}
+
+static size_t insert(const struct sequence *s, struct tree_mark *m)
+{
+    const struct tree_sequence t = {.chain = s->chain,
+                                    .n = s->n_full,
+                                    .tokens = s->tokens,
+                                    .tail_tokens = s->tail,
+                                    .token_bytes = TOKEN_BYTES};
+    return cache_insert(cache, s->model, &t, m);
+}
+
+/* Inserts a sequence and stores what is new; returns how many blocks. */
+static size_t put(struct hash128 model, struct text t)
+{
+    const struct sequence s = sequence_of(model, t);
+    struct tree_mark m = {0};
+    struct store_block *blocks[MAX_TOKENS / BT + 1];
+    const size_t n = insert(&s, &m);
+    const size_t first = tree_mark_blocks(&m) - n;
+    for (size_t i = 0; i < n; i++)
+        blocks[i] = block_of(&s, first + i);
+    cache_put(cache, &m, blocks, n);
+    assert_null(m.node);
+    store_rig_settle(&rig);
+    return n;
+}
+
+/* The place of a sequence, its tail included. */
+static void find(const struct sequence *s, struct tree_mark *m)
+{
+    tree_match(cache_tree(cache), s->chain, s->n_full, s->tokens, m);
+    if (s->tail && tree_mark_blocks(m) == s->n_full)
+        tree_mark_down(cache_tree(cache), m, s->n_tokens);
+}
+
+static uint32_t restorable(struct hash128 model, struct text t, uint32_t most)
+{
+    const struct sequence s = sequence_of(model, t);
+    struct tree_mark m = {0};
+    find(&s, &m);
+    const uint32_t n = cache_restorable(cache, &m, most);
+    tree_mark_clear(cache_tree(cache), &m);
+    return n;
+}
+
+/* ---- fetching ---------------------------------------------------------------------- */
+
+static struct sequence fetching;
+static uint32_t fetched;
+static int fetch_error;
+static bool is_fetched;
+
+static void on_fetched(void *arg, struct store_block **blocks, size_t n,
+                       const struct err *err)
+{
+    assert_ptr_equal(arg, &fetching);
+    fetched = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct store_block *b = blocks[i];
+        assert_memory_equal(b->tokens, fetching.tokens + fetched,
+                            b->head.n_tokens * sizeof(uint32_t));
+        for (uint32_t k = 0; k < b->head.n_tokens * TOKEN_BYTES; k++)
+            assert_int_equal(b->rows[k], row_byte(&fetching, fetched + k / TOKEN_BYTES,
+                                                  k % TOKEN_BYTES));
+        fetched += b->head.n_tokens;
+        store_block_put(blocks[i]);
+    }
+    fetch_error = err ? err->code : 0;
+    is_fetched = true;
+}
+
+/* Fetches at most so many tokens and checks every byte; returns how many came. */
+static uint32_t fetch(struct hash128 model, struct text t, uint32_t most)
+{
+    struct tree_mark m = {0};
+    fetching = sequence_of(model, t);
+    find(&fetching, &m);
+    is_fetched = false;
+    cache_fetch(cache, model, &m, most, on_fetched, &fetching);
+    tree_mark_clear(cache_tree(cache), &m);
+    assert_false(is_fetched); /* never from inside */
+    store_rig_settle(&rig);
+    assert_true(is_fetched);
+    return fetched;
+}
+
+static void assert_fetched(struct hash128 model, struct text t, uint32_t tokens)
+{
+    assert_int_equal(fetch(model, t, UINT32_MAX), tokens);
+    assert_int_equal(fetch_error, 0);
+}
+
+/* File of block `i` of a sequence. */
+static char *file_of(struct hash128 model, struct text t, size_t i)
+{
+    char hex[HASH128_HEX];
+    const struct sequence s = sequence_of(model, t);
+    return store_rig_find(dir, hash128_hex(s.chain[i], hex));
+}
+
+static bool on_disk(struct hash128 model, struct text t, size_t i)
+{
+    char *path = file_of(model, t, i);
+    const bool there = path && !strstr(path, "/damaged/");
+    free(path);
+    return there;
+}
+
+/* Its files were last used long ago: clocks of files do not tell what just happened. */
+static void make_old(struct text t)
+{
+    const struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    for (size_t i = 0; i < (t.n + BT - 1) / BT; i++) {
+        char *path = file_of(model_a, t, i);
+        assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
+        free(path);
+    }
+}
+
+static const struct text one = {1, 0, 5 * BT}, short_tail = {2, 0, 3 * BT + 5},
+                         other = {3, 2 * BT, 4 * BT};
+
+/* ---- in one life ------------------------------------------------------------------- */
+
+static void test_blocks_can_be_restored_when_they_are_stored(void **state)
+{
+    (void)state;
+    open_a();
+    const struct sequence s = sequence_of(model_a, one);
+    struct tree_mark m = {0};
+    assert_int_equal(insert(&s, &m), 5);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 0); /* nobody has the rows */
+    struct store_block *blocks[5];
+    for (size_t i = 0; i < 5; i++)
+        blocks[i] = block_of(&s, i);
+    cache_put(cache, &m, blocks, 5);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 5 * BT); /* RAM has them */
+    assert_fetched(model_a, one, 5 * BT);
+    assert_int_equal(stats().disk_blocks, 5);
+}
+
+static void test_restorable_is_whole_blocks(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    assert_int_equal(restorable(model_a, one, 1), BT);
+    assert_int_equal(restorable(model_a, one, 2 * BT), 2 * BT);
+    assert_int_equal(restorable(model_a, one, 2 * BT + 1), 3 * BT);
+    assert_int_equal(restorable(model_a, one, 0), 0);
+    assert_int_equal(fetch(model_a, one, 2 * BT + 1), 3 * BT);
+    assert_int_equal(fetch(model_a, one, 0), 0);
+    assert_int_equal(fetch_error, 0);
+}
+
+static void test_shared_start_is_kept_once(void **state)
+{
+    (void)state;
+    const struct text first = {0, 0, 4 * BT};
+    open_a();
+    assert_int_equal(put(model_a, first), 4);
+    assert_int_equal(put(model_a, other), 2);
+    assert_int_equal(put(model_a, other), 0);
+    assert_int_equal(tree_blocks(), 6);
+    assert_int_equal(stats().disk_blocks, 6);
+    assert_fetched(model_a, first, 4 * BT);
+    assert_fetched(model_a, other, 4 * BT);
+}
+
+static void test_short_tail_is_a_block_as_well(void **state)
+{
+    (void)state;
+    open_a();
+    assert_int_equal(put(model_a, short_tail), 4);
+    assert_fetched(model_a, short_tail, 3 * BT + 5);
+    const struct text tiny = {9, 0, 3};
+    assert_int_equal(put(model_a, tiny), 1);
+}
+
+static void test_without_a_folder_ram_is_all_there_is(void **state)
+{
+    (void)state;
+    options.store.dir = NULL;
+    open_a();
+    put(model_a, one);
+    assert_fetched(model_a, one, 5 * BT);
+    assert_int_equal(stats().disk_blocks, 0);
+    assert_int_equal(reopen_a(), 0);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 0);
+}
+
+static void test_evicted_blocks_leave_the_store(void **state)
+{
+    (void)state;
+    const struct text a = {1, 0, 2 * BT}, b = {2, 0, 2 * BT}, c = {3, 0, 2 * BT};
+    options.max_blocks = 4;
+    open_a();
+    put(model_a, a);
+    put(model_a, b);
+    assert_fetched(model_a, a, 2 * BT); /* so b is the older one */
+    put(model_a, c);
+    assert_int_equal(tree_blocks(), 4);
+    assert_int_equal(stats().disk_blocks, 4);
+    assert_false(on_disk(model_a, b, 0));
+    assert_false(on_disk(model_a, b, 1));
+    assert_fetched(model_a, a, 2 * BT);
+    assert_fetched(model_a, c, 2 * BT);
+    assert_int_equal(restorable(model_a, b, UINT32_MAX), 0);
+}
+
+static void test_what_is_being_fetched_is_not_evicted(void **state)
+{
+    (void)state;
+    const struct text a = {1, 0, 2 * BT}, b = {2, 0, 2 * BT};
+    struct tree_mark m = {0};
+    options.max_blocks = 2;
+    options.store.ram_bytes = 0;
+    open_a();
+    put(model_a, a);
+    fetching = sequence_of(model_a, a);
+    find(&fetching, &m);
+    is_fetched = false;
+    cache_fetch(cache, model_a, &m, UINT32_MAX, on_fetched, &fetching);
+    tree_mark_clear(cache_tree(cache), &m);
+    assert_int_equal(put(model_a, b), 0); /* no room while a is pinned */
+    store_rig_settle(&rig);
+    assert_true(is_fetched);
+    assert_int_equal(fetched, 2 * BT);
+    assert_int_equal(put(model_a, b), 2);
+}
+
+/* ---- after a restart --------------------------------------------------------------- */
+
+static void test_blocks_come_back_after_a_restart(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    put(model_a, short_tail);
+    put(model_a, (struct text){0, 0, 4 * BT});
+    put(model_a, other);
+    assert_int_equal(reopen_a(), 5 + 4 + 4 + 2);
+    assert_fetched(model_a, one, 5 * BT);
+    assert_fetched(model_a, short_tail, 3 * BT + 5);
+    assert_fetched(model_a, other, 4 * BT);
+    assert_int_equal(put(model_a, other), 0);
+    char why[200];
+    if (!tree_check(cache_tree(cache), why, sizeof(why)))
+        fail_msg("%s", why);
+}
+
+static void test_attaching_again_finds_nothing_new(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    assert_int_equal(reopen_a(), 5);
+    assert_int_equal(attach(model_a), 0);
+    assert_int_equal(tree_blocks(), 5);
+    assert_fetched(model_a, one, 5 * BT);
+}
+
+static void test_smaller_budget_after_a_restart_drops_the_rest(void **state)
+{
+    (void)state;
+    const struct text later = {4, 0, 2 * BT};
+    open_a();
+    put(model_a, one);
+    put(model_a, later);
+    make_old(one);
+    close_cache();
+    options.max_blocks = 3;
+    assert_true(open_a() <= 3);
+    store_rig_settle(&rig);
+    assert_int_equal(stats().disk_blocks, tree_blocks());
+    assert_fetched(model_a, later, 2 * BT);
+}
+
+static void test_sequence_larger_than_the_budget_keeps_its_start(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    close_cache();
+    options.max_blocks = 2;
+    assert_int_equal(open_a(), 2);
+    store_rig_settle(&rig);
+    assert_int_equal(stats().disk_blocks, 2);
+    assert_int_equal(fetch(model_a, one, UINT32_MAX), 2 * BT);
+}
+
+static void test_block_behind_a_missing_one_is_not_recovered(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    char *path = file_of(model_a, one, 2);
+    close_cache();
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(open_a(), 2);
+    assert_fetched(model_a, one, 2 * BT);
+    free(path);
+}
+
+/* ---- models ------------------------------------------------------------------------ */
+
+static void test_models_do_not_mix(void **state)
+{
+    (void)state;
+    open_a();
+    attach(model_b);
+    put(model_a, one);
+    assert_int_equal(restorable(model_b, one, UINT32_MAX), 0);
+    assert_int_equal(put(model_b, one), 5); /* the same tokens, rows of its own */
+    assert_fetched(model_a, one, 5 * BT);
+    assert_fetched(model_b, one, 5 * BT);
+    assert_int_equal(stats().disk_blocks, 10);
+}
+
+static void test_only_attached_models_are_known(void **state)
+{
+    (void)state;
+    open_a();
+    attach(model_b);
+    put(model_a, one);
+    put(model_b, short_tail);
+    close_cache();
+    open_cache();
+    assert_int_equal(attach(model_b), 4);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 0);
+    assert_fetched(model_b, short_tail, 3 * BT + 5);
+    assert_int_equal(attach(model_a), 4 + 5); /* all that is known now */
+    assert_fetched(model_a, one, 5 * BT);
+}
+
+static void test_block_is_asked_for_under_its_model(void **state)
+{
+    (void)state;
+    struct tree_mark m = {0};
+    open_a();
+    attach(model_b);
+    put(model_a, one);
+    fetching = sequence_of(model_a, one);
+    find(&fetching, &m);
+    is_fetched = false;
+    cache_fetch(cache, model_b, &m, UINT32_MAX, on_fetched, &fetching);
+    tree_mark_clear(cache_tree(cache), &m);
+    store_rig_settle(&rig);
+    assert_int_equal(fetched, 0);
+    assert_int_equal(fetch_error, ERR_NOT_FOUND);
+}
+
+static void test_eviction_drops_the_block_of_the_right_model(void **state)
+{
+    (void)state;
+    const struct text two = {1, 0, 2 * BT};
+    options.max_blocks = 2;
+    open_a();
+    attach(model_b);
+    put(model_a, two);
+    put(model_b, two);
+    assert_int_equal(stats().disk_blocks, 2);
+    assert_fetched(model_b, two, 2 * BT);
+}
+
+/* ---- damage ------------------------------------------------------------------------ */
+
+static void test_damaged_block_leaves_with_all_behind_it(void **state)
+{
+    (void)state;
+    options.store.ram_bytes = 0;
+    open_a();
+    put(model_a, one);
+    char *path = file_of(model_a, one, 2);
+    store_rig_flip(path, -3);
+    assert_int_equal(fetch(model_a, one, UINT32_MAX), 2 * BT); /* the good ones come */
+    assert_int_equal(fetch_error, ERR_CHECKSUM);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 2 * BT);
+    assert_int_equal(tree_blocks(), 2);
+    store_rig_settle(&rig);
+    for (size_t i = 2; i < 5; i++)
+        assert_false(on_disk(model_a, one, i));
+    assert_int_equal(put(model_a, one), 3); /* and may come again */
+    assert_fetched(model_a, one, 5 * BT);
+    free(path);
+}
+
+static void test_missing_block_leaves_with_all_behind_it(void **state)
+{
+    (void)state;
+    options.store.ram_bytes = 0;
+    open_a();
+    put(model_a, one);
+    char *path = file_of(model_a, one, 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(fetch(model_a, one, UINT32_MAX), 0);
+    assert_int_equal(fetch_error, ERR_NOT_FOUND);
+    assert_int_equal(tree_blocks(), 0);
+    assert_int_equal(put(model_a, one), 5);
+    free(path);
+}
+
+static void test_damage_of_a_shared_block_is_found_by_two_at_once(void **state)
+{
+    (void)state;
+    struct tree_mark m = {0};
+    options.store.ram_bytes = 0;
+    open_a();
+    put(model_a, one);
+    char *path = file_of(model_a, one, 1);
+    store_rig_flip(path, -1);
+    fetching = sequence_of(model_a, one);
+    find(&fetching, &m);
+    cache_fetch(cache, model_a, &m, UINT32_MAX, on_fetched, &fetching);
+    cache_fetch(cache, model_a, &m, UINT32_MAX, on_fetched, &fetching);
+    tree_mark_clear(cache_tree(cache), &m);
+    store_rig_settle(&rig);
+    assert_int_equal(fetched, BT);
+    assert_int_equal(tree_blocks(), 1);
+    assert_fetched(model_a, one, BT);
+    free(path);
+}
+
+static void test_block_that_cannot_be_read_now_stays(void **state)
+{
+    (void)state;
+    char hex[HASH128_HEX];
+    options.store.ram_bytes = 0;
+    open_a();
+    put(model_a, one);
+    char *folder = mem_printf("%s/blocks/%s", dir, hash128_hex(model_a, hex));
+    char *away = mem_printf("%s/away", rig.root);
+    assert_int_equal(rename(folder, away), 0);
+    assert_int_equal(symlink(away, folder), 0); /* the store follows no links */
+    assert_int_equal(fetch(model_a, one, UINT32_MAX), 0);
+    assert_int_equal(fetch_error, ERR_IO);
+    assert_int_equal(unlink(folder), 0);
+    assert_int_equal(rename(away, folder), 0);
+    assert_fetched(model_a, one, 5 * BT);
+    free(folder);
+    free(away);
+}
+
+/* ---- prompts ----------------------------------------------------------------------- */
+
+/* A text of n pieces, each of BT tokens and 64 bytes. */
+static void pieces_of(uint64_t family, struct piece *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        v[i] = (struct piece){.hash = {family * 1000 + i, 1},
+                              .check = family * 77 + i,
+                              .end_bytes = (i + 1) * 64,
+                              .ends_part = i + 1 == n};
+}
+
+static void learn(struct text t, uint64_t family, size_t n)
+{
+    struct piece v[32];
+    struct tree_mark m = {0};
+    const struct sequence s = sequence_of(model_a, t);
+    pieces_of(family, v, n);
+    find(&s, &m);
+    const struct index_lesson lesson = {.v = v,
+                                        .n = n,
+                                        .n_prompt = n,
+                                        .prompt_tokens = t.n,
+                                        .total_tokens = t.n,
+                                        .end = &m};
+    cache_learn(cache, model_a, &lesson);
+    tree_mark_clear(cache_tree(cache), &m);
+    store_rig_settle(&rig);
+}
+
+/* Tokens that the store would restore for a text; its known pieces in `known`. */
+static uint32_t restorable_by_text(uint64_t family, size_t n, size_t *known)
+{
+    struct piece v[32];
+    struct index_hit hit = {0};
+    pieces_of(family, v, n);
+    index_find(cache_index(cache), v, n, &hit);
+    *known = hit.n_pieces;
+    const uint32_t tokens = cache_restorable(cache, &hit.at, hit.high);
+    tree_mark_clear(cache_tree(cache), &hit.at);
+    return tokens;
+}
+
+static void assert_text(uint64_t family, size_t n, uint32_t tokens)
+{
+    size_t known;
+    assert_int_equal(restorable_by_text(family, n, &known), tokens);
+    assert_int_equal(known, n);
+}
+
+static void test_prompt_finds_its_blocks_after_a_restart(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    learn(one, 7, 5);
+    assert_text(7, 5, 5 * BT);
+    reopen_a();
+    assert_text(7, 5, 5 * BT);
+    size_t known;
+    assert_true(restorable_by_text(7, 2, &known) >= 2 * BT); /* about that many */
+    assert_int_equal(known, 2);
+}
+
+static void test_prompt_finds_its_short_tail_after_a_restart(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, short_tail);
+    learn(short_tail, 8, 4);
+    assert_text(8, 4, 3 * BT + 5);
+    reopen_a();
+    assert_text(8, 4, 3 * BT + 5);
+}
+
+static void test_prompt_that_grew_is_found_whole_after_a_restart(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, (struct text){1, 0, 2 * BT});
+    learn((struct text){1, 0, 2 * BT}, 7, 2);
+    put(model_a, one);
+    learn(one, 7, 5);
+    reopen_a();
+    assert_text(7, 5, 5 * BT);
+}
+
+static void test_prompt_whose_blocks_are_gone_restores_nothing(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    learn(one, 7, 5);
+    for (size_t i = 0; i < 5; i++) {
+        char *path = file_of(model_a, one, i);
+        unlink(path);
+        free(path);
+    }
+    reopen_a();
+    size_t known;
+    assert_int_equal(restorable_by_text(7, 5, &known), 0);
+}
+
+static void test_damaged_prompt_log_costs_hits_and_no_more(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    learn(one, 7, 5);
+    close_cache();
+    char *path = mem_printf("%s/prompts.log", dir);
+    for (long at = 0; at < 400; at += 80)
+        store_rig_flip(path, at);
+    assert_int_equal(open_a(), 5);
+    size_t known;
+    assert_int_equal(restorable_by_text(7, 5, &known), 0);
+    assert_int_equal(known, 0);
+    assert_fetched(model_a, one, 5 * BT);
+    free(path);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(blocks_can_be_restored_when_they_are_stored),
+        TEST(restorable_is_whole_blocks),
+        TEST(shared_start_is_kept_once),
+        TEST(short_tail_is_a_block_as_well),
+        TEST(without_a_folder_ram_is_all_there_is),
+        TEST(evicted_blocks_leave_the_store),
+        TEST(what_is_being_fetched_is_not_evicted),
+        TEST(blocks_come_back_after_a_restart),
+        TEST(attaching_again_finds_nothing_new),
+        TEST(smaller_budget_after_a_restart_drops_the_rest),
+        TEST(sequence_larger_than_the_budget_keeps_its_start),
+        TEST(block_behind_a_missing_one_is_not_recovered),
+        TEST(models_do_not_mix),
+        TEST(only_attached_models_are_known),
+        TEST(block_is_asked_for_under_its_model),
+        TEST(eviction_drops_the_block_of_the_right_model),
+        TEST(damaged_block_leaves_with_all_behind_it),
+        TEST(missing_block_leaves_with_all_behind_it),
+        TEST(damage_of_a_shared_block_is_found_by_two_at_once),
+        TEST(block_that_cannot_be_read_now_stays),
+        TEST(prompt_finds_its_blocks_after_a_restart),
+        TEST(prompt_finds_its_short_tail_after_a_restart),
+        TEST(prompt_that_grew_is_found_whole_after_a_restart),
+        TEST(prompt_whose_blocks_are_gone_restores_nothing),
+        TEST(damaged_prompt_log_costs_hits_and_no_more),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
