@@ -217,6 +217,16 @@ static bool tells_of_prefix(const struct job *job)
            p->known_pieces <= job->n_prompt_pieces;
 }
 
+/* Nothing came of a restore: at most the few tokens that every template begins with. Less
+ * than promised is no proof, promises are estimates. */
+static bool nothing_reused(const struct llama *l, const struct job *job)
+{
+    const uint32_t bt = cache_block_tokens(l->r->cache);
+    const int64_t cached = job->facts->cached_tokens;
+    return job->plan.promised >= 2 * bt ? cached < bt
+                                        : cached == 0 && job->plan.promised >= bt;
+}
+
 /* The engine's own count corrects the index; a promise that came to nothing counts. */
 static void confirm(struct llama *l, struct job *job)
 {
@@ -231,12 +241,12 @@ static void confirm(struct llama *l, struct job *job)
                       p->known_pieces, (uint32_t)f->cached_tokens, exact);
     if (!p->restored)
         return;
-    if (f->cached_tokens > 0)
+    if (!nothing_reused(l, job))
         l->failures_in_row = 0;
-    else if (p->promised >= cache_block_tokens(l->r->cache) && llama_can_pin(job))
+    else if (llama_can_pin(job))
         llama_restore_failed(l, RESTORE_NOT_REUSED,
                              "the engine restored a prefix and reused nothing of it");
-    else if (p->promised >= cache_block_tokens(l->r->cache)) /* it took another slot */
+    else /* it took another slot */
         l->r->n.restore_failures[RESTORE_NOT_REUSED]++;
 }
 

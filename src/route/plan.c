@@ -19,8 +19,8 @@ static double fresh_ms(const struct plan_question *q, uint32_t reused)
     return q->prompt_tokens > reused ? (q->prompt_tokens - reused) * q->ms_per_token : 0;
 }
 
-/* Overwriting costs whoever asks for the old content again, which half of it is assumed to
- * be: a prefill of what was not saved, a restore of the rest. */
+/* Overwriting costs whoever asks for the old content again, which half of it is assumed
+ * to be: a prefill of what was not saved, a restore of the rest. */
 static double loss_ms(const struct plan_question *q, const struct plan_slot *s)
 {
     const uint32_t other = s->held_tokens > s->resident_tokens + s->unsaved_tokens
