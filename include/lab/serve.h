@@ -42,12 +42,13 @@ struct lab_serve_options {
     uint64_t seed;              /* of the weights */
     uint32_t state_version;     /* of slot files: 2 or 4 */
     const char *alias;          /* name of the model */
+    int64_t predict;            /* tokens of an answer without limit; -1: until it ends */
     uint64_t token_cost_us;     /* what a prompt token takes besides computing */
     unsigned misbehave;         /* bits 1u << LAB_… */
 };
 #define LAB_SERVE_DEFAULT                                                                \
-    ((struct lab_serve_options){"127.0.0.1:8080", 2, 8192, NULL, 1, 2, "incipit-lab", 0, \
-                                0})
+    ((struct lab_serve_options){"127.0.0.1:8080", 2, 8192, NULL, 1, 2, "incipit-lab",    \
+                                -1, 0, 0})
 
 #define LAB_SERVE_MAX_SLOTS 64
 #define LAB_SERVE_MAX_CONTEXT (1u << 20)

@@ -14,6 +14,7 @@ enum {
     SEED,
     STATE_VERSION,
     ALIAS,
+    PREDICT,
     TOKEN_COST,
     MISBEHAVE
 };
@@ -26,6 +27,7 @@ const struct cmd_flag cmd_lab_serve_flags[] = {
     [SEED] = {"--seed", "N", NULL, "of the weights (1)"},
     [STATE_VERSION] = {"--state-version", "2|4", NULL, "of slot files (2)"},
     [ALIAS] = {"--alias", "NAME", NULL, "name of the model (incipit-lab)"},
+    [PREDICT] = {"--predict", "N", NULL, "tokens of an answer without limit (no end)"},
     [TOKEN_COST] = {"--token-cost-us", "N", NULL, "artificial time a prompt token (0)"},
     [MISBEHAVE] = {"--misbehave", "NAME,…", NULL, "see docs/lab.md"},
     {NULL, NULL, NULL, NULL},
@@ -52,10 +54,12 @@ static int take_counts(const struct cmd *self, const char **given,
                        struct lab_serve_options *o)
 {
     uint64_t slots = o->slots, context = o->context, version = o->state_version;
+    uint64_t predict = (uint64_t)o->predict;
     if (take_count(self, given, SLOTS, 1, LAB_SERVE_MAX_SLOTS, &slots) ||
         take_count(self, given, CONTEXT, 16, LAB_SERVE_MAX_CONTEXT, &context) ||
         take_count(self, given, SEED, 0, UINT64_MAX, &o->seed) ||
         take_count(self, given, STATE_VERSION, 2, 4, &version) ||
+        take_count(self, given, PREDICT, 0, LAB_SERVE_MAX_CONTEXT, &predict) ||
         take_count(self, given, TOKEN_COST, 0, 1000000, &o->token_cost_us))
         return CMD_USAGE;
     if (version == 3) {
@@ -65,6 +69,7 @@ static int take_counts(const struct cmd *self, const char **given,
     o->slots = (uint32_t)slots;
     o->context = (uint32_t)context;
     o->state_version = (uint32_t)version;
+    o->predict = (int64_t)predict;
     return CMD_OK;
 }
 

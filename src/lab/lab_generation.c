@@ -258,6 +258,8 @@ static void start(struct lab_server *s, struct front_request *rq, enum lab_api a
     g->s = s;
     g->rq = rq;
     g->q = q;
+    if (q.limit < 0)
+        g->q.limit = s->o->predict;
     g->number = ++s->n_generations;
     list_push_back(&s->generations, &g->link);
     timer_init(&g->late, s->loop, submit, g);

@@ -246,6 +246,12 @@ class Answers(LabCase):
         answer = lab.post("/completion", {"prompt": "x" * 60, "ignore_eos": True})
         self.assertEqual((answer["tokens_predicted"], answer["truncated"]), (5, True))
 
+    def test_answers_without_limit_get_the_one_of_the_engine(self):
+        lab = self.lab(files=False, predict=7)
+        for more, n in (({}, 7), ({"n_predict": -1}, 7), ({"n_predict": 9}, 9)):
+            answer = lab.post("/completion", {"prompt": "x", "ignore_eos": True, **more})
+            self.assertEqual(answer["tokens_predicted"], n)
+
 
 class Slots(LabCase):
     def slow(self, **flags):

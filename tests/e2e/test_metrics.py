@@ -79,7 +79,8 @@ class Sane(Case):
 
     def test_K03_line_ends_do_not_change_the_numbers(self):
         seen = []
-        for change in ({}, {"crlf": True}, {"chunk_cut": 3}, {"comments": True}):
+        for change in self.engines_of({}, {"crlf": True}, {"chunk_cut": 3},
+                                      {"comments": True}):
             engine, gateway = self.pair(store=False, **change)
             for mark in ("one", "two"):
                 gateway.fetch("POST", CHAT, chat_body(words(200) + mark, stream=True))

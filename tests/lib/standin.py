@@ -32,6 +32,7 @@ Points where requests can be held (in this order):
 import argparse
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -519,6 +520,8 @@ class Fault:
 
 
 class Connection:
+    """A gateway's connection, and what is heard and said on it."""
+
     def __init__(self, server, sock, index):
         self.server, self.sock, self.id = server, sock, index
         self.buffer = bytearray()
@@ -650,6 +653,10 @@ class Connection:
         self.send(b"0\r\n\r\n")
         self.record.done = True
 
+    def left(self):
+        """The peer is gone; Engine.lock is held."""
+        self.gone = True
+
     def drop(self, reset=False):
         """Closes; with `reset` the peer gets an RST."""
         self.dropped = True
@@ -728,8 +735,23 @@ def strict_json(body):
                       "server_error") from None
 
 
+def listen_at(port, patience_s=10):
+    """A port that was left a moment ago may still be another connection's own for a while."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return socket.create_server(("127.0.0.1", port), backlog=512)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 class Standin:
     """The server: routes, formats of the APIs, and the handles for tests."""
+
+    connection = Connection
+    own_headers = {"Server": "llama.cpp", "Access-Control-Allow-Origin": ""}
 
     def __init__(self, **settings):
         self.settings = Settings(**settings)
@@ -749,7 +771,7 @@ class Standin:
     # ---- life ---------------------------------------------------------------------------
 
     def start(self, port=0):
-        self.listener = socket.create_server(("127.0.0.1", port or self.port), backlog=512)
+        self.listener = listen_at(port or self.port)
         self.port = self.listener.getsockname()[1]
         self.died = False
         threading.Thread(target=self._accept, args=(self.listener,), daemon=True).start()
@@ -804,12 +826,15 @@ class Standin:
                 lambda: not any(c in self.connections.values() for c in connections), 5)
             for key, value in changes.items():
                 setattr(self.settings, key, value)
-            self.engine.reset()
+            self.fresh_process()
             self.engine.gates = [[point, b"", 0] for point in held]
             self._pausing = False
             self.engine.note("restarted")
         if self.listener is None:
             self.start()
+
+    def fresh_process(self):
+        self.engine.reset()
 
     def die(self):
         """What llama-server does with a file that is cut short."""
@@ -828,7 +853,7 @@ class Standin:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self.engine.lock:
                 self.engine.lock.wait_for(lambda: not self._pausing)
-                conn = Connection(self, sock, self.n_connections)
+                conn = self.connection(self, sock, self.n_connections)
                 self.n_connections += 1
                 self.connections[sock.fileno()] = conn
             self._watch.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
@@ -842,7 +867,7 @@ class Standin:
                 with self.engine.lock:
                     conn = self.connections.get(fd)
                     if conn and not conn.dropped and conn.peer_left():
-                        conn.gone = True
+                        conn.left()
                         if conn.record and not conn.record.done:
                             conn.record.gone_t = now
                         self.engine.note("eof", conn=conn.id)
@@ -880,6 +905,11 @@ class Standin:
                     self.engine.gates.remove(gate)
                 else:
                     gate[2] += n
+            self.engine.lock.notify_all()
+
+    def release_all(self):
+        with self.engine.lock:
+            self.engine.gates.clear()
             self.engine.lock.notify_all()
 
     def wait_for(self, condition, timeout=10, what="condition"):
@@ -926,6 +956,30 @@ class Standin:
     def events(self, *names):
         with self.engine.lock:
             return [e for e in self.engine.events if not names or e["event"] in names]
+
+    def forget_slots(self):
+        """Its slots are empty, and nobody was told."""
+        with self.engine.lock:
+            for slot in self.engine.slots:
+                slot.clear()
+
+    def prompt_of(self, body):
+        """The tokens that it makes of a chat body."""
+        return model.prompt_tokens(*model.render(body["messages"], body.get("tools"),
+                                                 self.settings.order))
+
+    def right_answer(self, body):
+        """What it answers to a chat body with max_tokens where it holds nothing."""
+        weights = model.Weights(self.settings.weights)
+        states, answer = [], []
+        weights.extend(states, self.prompt_of(body))
+        for _ in range(body["max_tokens"]):
+            answer.append(model.next_token(states[-1]))
+            weights.extend(states, answer[-1:])
+        return model.detokenize(answer)
+
+    def needs(self, what):
+        """Other engines skip a test that cannot be without this."""
 
     def requests(self, path=None):
         with self.engine.lock:
