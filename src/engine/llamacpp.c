@@ -208,12 +208,15 @@ static void learn_rates(struct llama *l, const struct job *job)
         l->r->ms_per_token += LEARN_RATE * (ms - l->r->ms_per_token);
 }
 
-/* A slot that was asked and did not reuse anything held nothing: the engine has dropped
- * it, or is another process. That says nothing about what prompts have in common. */
-static bool tells_of_prefix(const struct job *job)
+/* A slot of which nothing was reused, or no more than what every template begins with,
+ * did not hold what we thought: the engine has dropped it, or is another process. That
+ * says nothing about what prompts have in common. */
+static bool tells_of_prefix(const struct llama *l, const struct job *job)
 {
     const struct plan *p = &job->plan;
-    return job->facts->cached_tokens > 0 && p->known_pieces &&
+    const uint32_t bt = cache_block_tokens(l->r->cache);
+    const int64_t least = p->available >= 2 * bt ? bt : 1;
+    return job->facts->cached_tokens >= least && p->known_pieces &&
            p->known_pieces <= job->n_prompt_pieces;
 }
 
@@ -236,7 +239,7 @@ static void confirm(struct llama *l, struct job *job)
         return;
     const bool exact = p->held && f->cached_tokens < (int64_t)p->held &&
                        f->cached_tokens < f->prompt_tokens - 1;
-    if (tells_of_prefix(job))
+    if (tells_of_prefix(l, job))
         index_confirm(cache_index(l->r->cache), job->pieces->v, job->n_prompt_pieces,
                       p->known_pieces, (uint32_t)f->cached_tokens, exact);
     if (!p->restored)
