@@ -383,13 +383,14 @@ class Figures(DriverCase):
                 gateway.stop()
                 engine.stop()
 
-    def test_slot_that_the_engine_emptied_says_nothing_about_prompts(self):
+    def lost(self, lose):
+        """What slots lose says nothing about what prompts share."""
         engine, gateway = self.pair(mode="store")
         text = words(400, "emptied")
         self.served(gateway, f"{text} one")
         self.served(gateway, f"{text} two")
         gateway.wait_quiet()
-        engine.forget_slots()   # as with a unified cache that is full
+        lose(engine)
         self.served(gateway, f"{text} three")
         gateway.wait_quiet()
         for i in range(2):
@@ -398,6 +399,16 @@ class Figures(DriverCase):
         self.served(gateway, f"{text} four")
         self.assertGreater(engine.bodies("four")[0].cache_n, 350)
         self.all_well(engine, gateway)
+
+    def test_slots_that_the_engine_emptied(self):
+        """As with a unified cache that is full."""
+        self.lost(lambda engine: engine.forget_slots())
+
+    def test_slots_that_others_have_filled(self):
+        def fill(engine):
+            for i in range(2):
+                fetch(engine.port, "POST", CHAT, chat_body(words(20, "other"), id_slot=i))
+        self.lost(fill)
 
     def test_props_with_strange_figures(self):
         for props in ({"total_slots": 65, "default_generation_settings": {"n_ctx": 1}},
