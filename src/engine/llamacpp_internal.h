@@ -11,6 +11,7 @@
  *     llamacpp_probe.c    who is it, can it restore?
  *     llamacpp_restore.c  blocks into a slot
  *     llamacpp_learn.c    a slot into blocks
+ *     llamacpp_scratch.c  their files in between
  *
  * A slot's life:
  *
@@ -168,8 +169,10 @@ void llama_restore_failed(struct llama *l, enum restore_failure why, const char 
 /* llamacpp_learn.c */
 void llama_save(struct llama *l, struct llama_slot *s);
 
-/* Path of a scratch file in the slot directory; `name` gets its bare name. */
+/* llamacpp_scratch.c: path of a scratch file in the slot directory; `name` gets its bare name. The
+ * other removes those that a gateway which is gone has left there. */
 char *llama_scratch(struct llama *l, char name[64]);
+void llama_scratch_clean(const char *dir);
 
 /* modelfile.c: hash of size, head, tail and samples of a model file. False where it
  * cannot be read. */

@@ -347,6 +347,7 @@ static void on_template(struct probe *p, int status, json_t *doc)
             l->r->slot_dir = mem_strdup(dir);
     }
     if (l->r->slot_dir) {
+        llama_scratch_clean(l->r->slot_dir);
         free(p->saved_path);
         free(p->cut_path);
         p->saved_path = llama_scratch(l, p->saved_name);

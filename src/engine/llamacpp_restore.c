@@ -40,13 +40,6 @@ struct restore {
     int error; /* errno of the worker, 0 fine */
 };
 
-char *llama_scratch(struct llama *l, char name[64])
-{
-    static unsigned number; /* engines may share a directory */
-    snprintf(name, 64, "incipit-%08x-%d.kv", number++, (int)getpid());
-    return mem_printf("%s/%s", l->r->slot_dir, name);
-}
-
 void llama_restore_failed(struct llama *l, enum restore_failure why, const char *text)
 {
     l->r->n.restore_failures[why]++;
