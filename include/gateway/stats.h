@@ -9,7 +9,8 @@
  *
  *   available   some earlier prompt shared them (estimate by text)
  *   captured    the plan promised them
- *   delivered   the engine confirmed them  =  resident (it had them) + restored (by us)
+ *   delivered   the engine confirmed them  =  resident (it had them) + restored (by us,
+ *               at least a block)
  *
  * TTFT: request fully received to the first event with generated content; only streams
  * have one. A request is "cached" when the engine reused at least half of its prompt.

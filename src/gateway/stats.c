@@ -28,7 +28,8 @@ static uint64_t known(int64_t v)
     return v > 0 ? (uint64_t)v : 0;
 }
 
-/* Tokens count only where the engine told both figures of a whole answer. */
+/* Tokens count only where the engine told both figures of a whole answer. Less than a
+ * block is what every prompt begins with: a slot has it whatever a restore did. */
 static void add_tokens(struct figures *f, const struct stats_sample *s)
 {
     const uint64_t prompt = known(s->prompt_tokens), cached = known(s->cached_tokens);
@@ -36,7 +37,7 @@ static void add_tokens(struct figures *f, const struct stats_sample *s)
     f->hits += cached >= s->block_tokens;
     f->prompt_tokens += prompt;
     f->delivered_tokens += cached;
-    if (s->restored)
+    if (s->restored && cached >= s->block_tokens)
         f->restored_tokens += cached;
     else
         f->resident_tokens += cached;

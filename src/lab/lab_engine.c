@@ -138,9 +138,14 @@ void lab_engine_act(struct lab_engine *e, struct lab_action *a)
 
 /* ---- computing --------------------------------------------------------------------- */
 
+static bool is_computing(const struct lab_slot *s)
+{
+    return s->task && !s->task->held;
+}
+
 static bool is_decoding(const struct lab_slot *s)
 {
-    return s->task && s->task->done == s->task->n_tokens;
+    return is_computing(s) && s->task->done == s->task->n_tokens;
 }
 
 /* Appends tokens to the slot. `logits` of the last, or NULL. */
@@ -223,7 +228,7 @@ static void run_batch(struct lab_engine *e)
             room--;
         }
     for (uint32_t i = 0; i < e->n_slots && room; i++)
-        if (e->slots[i].task && !is_decoding(&e->slots[i]))
+        if (is_computing(&e->slots[i]) && !is_decoding(&e->slots[i]))
             room -= prefill(e, &e->slots[i], room);
 }
 
@@ -248,7 +253,7 @@ size_t lab_engine_waiting(const struct lab_engine *e)
 static bool has_work(const struct lab_engine *e)
 {
     for (uint32_t i = 0; i < e->n_slots; i++)
-        if (e->slots[i].task)
+        if (is_computing(&e->slots[i]))
             return true;
     return false;
 }
@@ -258,9 +263,9 @@ static uint64_t prompt_tokens_ahead(const struct lab_engine *e)
 {
     uint64_t n = 0, room = LAB_BATCH;
     for (uint32_t i = 0; i < e->n_slots; i++) {
-        const struct lab_task *t = e->slots[i].task;
-        n += t ? t->n_tokens - t->done : 0;
-        room -= is_decoding(&e->slots[i]);
+        const struct lab_slot *s = &e->slots[i];
+        n += is_computing(s) ? s->task->n_tokens - s->task->done : 0;
+        room -= is_decoding(s);
     }
     return n < room ? n : room;
 }
@@ -320,6 +325,12 @@ void lab_engine_cancel(struct lab_engine *e, struct lab_task *t)
     }
     t->slot->stuck = e->keeps_left_slots;
     release(e, t->slot);
+}
+
+void lab_engine_unhold(struct lab_engine *e, struct lab_task *t)
+{
+    t->held = false;
+    schedule(e);
 }
 
 void lab_engine_unstick(struct lab_engine *e)

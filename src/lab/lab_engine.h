@@ -25,6 +25,7 @@ struct lab_task {
     uint32_t n_tokens;
     int64_t wants_slot; /* modulo the slots; -1: any */
     bool cache_prompt, ignore_eos, stream;
+    bool held;     /* has its slot and is not computed */
     int64_t limit; /* tokens of the answer; < 0: none. One is always made */
     void (*on_token)(void *arg, uint32_t token); /* the first ends the prompt */
     void (*on_end)(void *arg);                   /* the slot is free again */
@@ -97,6 +98,9 @@ void lab_engine_cancel(struct lab_engine *e, struct lab_task *t);
 
 /* Runs it at once where the slot is idle, else later, behind tasks that want the slot. */
 void lab_engine_act(struct lab_engine *e, struct lab_action *a);
+
+/* A task that was held is computed from now on. */
+void lab_engine_unhold(struct lab_engine *e, struct lab_task *t);
 
 /* Frees the slots that were kept busy. */
 void lab_engine_unstick(struct lab_engine *e);

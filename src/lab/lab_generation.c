@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/units.h"
 #include "lab_answer.h"
 
 #define LATE_MS 2000
@@ -25,6 +26,7 @@ struct generation {
     struct lab_task *tasks; /* q.n of them */
     size_t left;            /* of them, not ended */
     uint64_t number;
+    uint64_t hold; /* what a test calls it that holds it; 0: nobody does */
     struct loop_timer late;
     bool begun;     /* the head of a stream is out */
     struct buf raw; /* the start of a character that has not ended */
@@ -232,10 +234,25 @@ static void make_tasks(struct generation *g)
                                         .cache_prompt = q->cache_prompt,
                                         .ignore_eos = q->ignore_eos,
                                         .stream = q->stream,
+                                        .held = g->hold > 0,
                                         .limit = q->limit,
                                         .on_token = on_token,
                                         .on_end = on_end,
                                         .arg = g};
+}
+
+/* "X-Lab-Hold: N": it takes its slot and is not computed before N is released. */
+static uint64_t read_hold(struct front_request *rq)
+{
+    const struct slice v = http_head_get(front_head(rq), SLICE_LIT("X-Lab-Hold"));
+    uint64_t n = 0;
+    if (v.ptr) {
+        char *text = mem_dup(v.ptr, v.len);
+        if (!units_parse_count(text, &n))
+            n = 0;
+        free(text);
+    }
+    return n;
 }
 
 static void start(struct lab_server *s, struct front_request *rq, enum lab_api api)
@@ -261,6 +278,7 @@ static void start(struct lab_server *s, struct front_request *rq, enum lab_api a
     if (q.limit < 0)
         g->q.limit = s->o->predict;
     g->number = ++s->n_generations;
+    g->hold = read_hold(rq);
     list_push_back(&s->generations, &g->link);
     timer_init(&g->late, s->loop, submit, g);
     make_tasks(g);
@@ -270,6 +288,49 @@ static void start(struct lab_server *s, struct front_request *rq, enum lab_api a
     else
         submit(g);
 }
+
+/* ---- held by a test ---------------------------------------------------------------- */
+
+static bool has_slots(const struct generation *g)
+{
+    for (size_t i = 0; i < g->q.n; i++)
+        if (!g->tasks[i].slot)
+            return false;
+    return true;
+}
+
+void lab_on_held(struct lab_server *s, struct front_request *rq, struct slice rest)
+{
+    json_t *list = json_array();
+    (void)rest;
+    LIST_EACH (it, &s->generations) {
+        const struct generation *g = LIST_ENTRY(it, struct generation, link);
+        if (g->hold && has_slots(g))
+            json_array_append_new(list, json_integer((json_int_t)g->hold));
+    }
+    lab_answer_json(rq, 200, list);
+}
+
+void lab_on_release(struct lab_server *s, struct front_request *rq, struct slice rest)
+{
+    json_t *body = lab_body_json(rq);
+    (void)rest;
+    if (!body)
+        return;
+    const json_int_t hold = json_integer_value(json_object_get(body, "hold"));
+    json_decref(body);
+    LIST_EACH (it, &s->generations) {
+        struct generation *g = LIST_ENTRY(it, struct generation, link);
+        if (g->hold != (uint64_t)hold)
+            continue;
+        g->hold = 0;
+        for (size_t i = 0; i < g->q.n; i++)
+            lab_engine_unhold(&s->engine, &g->tasks[i]);
+    }
+    lab_answer_json(rq, 200, json_pack("{s:b}", "success", 1));
+}
+
+/* ---- handlers ---------------------------------------------------------------------- */
 
 void lab_on_chat(struct lab_server *s, struct front_request *rq, struct slice rest)
 {

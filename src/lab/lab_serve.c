@@ -84,6 +84,8 @@ static const struct {
     {"POST", "/apply-template", lab_on_template},
     {"POST", "/slots/*", lab_on_slot_action},
     {"POST", "/lab/misbehave", lab_on_misbehave},
+    {"GET", "/lab/held", lab_on_held},
+    {"POST", "/lab/release", lab_on_release},
 };
 
 static bool method_fits(struct slice given, const char *wanted)

@@ -48,6 +48,8 @@ void lab_on_completions(struct lab_server *s, struct front_request *rq,
                         struct slice rest);
 void lab_on_native(struct lab_server *s, struct front_request *rq, struct slice rest);
 void lab_on_messages(struct lab_server *s, struct front_request *rq, struct slice rest);
+void lab_on_held(struct lab_server *s, struct front_request *rq, struct slice rest);
+void lab_on_release(struct lab_server *s, struct front_request *rq, struct slice rest);
 void lab_generations_end(struct lab_server *s); /* frees all; the clients have gone */
 
 /* lab_pages.c */

@@ -363,6 +363,7 @@ class Unpinned(DriverCase):
 
 class Figures(DriverCase):
     def test_impossible_counts_spoil_nothing(self):
+        self.need_standin("counts that lie")
         huge = 1 << 32
         for lies in ({"prompt_tokens": huge}, {"prompt_n": huge, "prompt_ms": 1e300},
                      {"predicted_n": huge, "completion_tokens": huge}, {"prompt_ms": 1e300},
@@ -411,6 +412,7 @@ class Figures(DriverCase):
         self.lost(fill)
 
     def test_props_with_strange_figures(self):
+        self.need_standin("answers of a script")
         for props in ({"total_slots": 65, "default_generation_settings": {"n_ctx": 1}},
                       {"total_slots": 2, "default_generation_settings": {"n_ctx": -1}},
                       {"total_slots": 2, "default_generation_settings": 5},
@@ -430,6 +432,7 @@ class Figures(DriverCase):
 
     def test_self_test_whose_file_is_not_that_of_its_prompt(self):
         """A save that says what it should and holds almost nothing."""
+        self.need_standin("saves that lie")
         engine = self.engine()
         engine.hold("save")
         gateway = self.gateway(engine, wait=None)
@@ -574,6 +577,7 @@ class Replaced(DriverCase):
 
     def test_another_kind_of_engine_on_the_same_port(self):
         """Whatever was under way with the old one."""
+        self.need_standin("answers of a script")
         for state in ("restoring", "saving", "running", "bound", "exclusive", "zombie"):
             with self.subTest(state):
                 engine, gateway = self.pair(mode="store")

@@ -257,11 +257,12 @@ class Slots(LabCase):
     def slow(self, **flags):
         return self.lab(token_cost_us=2000, **flags)
 
-    def begin(self, lab, body, path="/completion"):
+    def begin(self, lab, body, path="/completion", hold=None):
         """Sends a request and does not wait for its answer."""
         client = Client(lab.port)
         self.addCleanup(client.close)
-        client.send(request_bytes("POST", path, json.dumps(body).encode()))
+        headers = [("X-Lab-Hold", str(hold))] if hold else []
+        client.send(request_bytes("POST", path, json.dumps(body).encode(), headers))
         return client
 
     def wait_busy(self, lab, *slots):
@@ -312,6 +313,29 @@ class Slots(LabCase):
         self.assertEqual(cached(first.read_answer().json()), 0)
         self.assertEqual(cached(second.read_answer().json()), 100)
         self.assertEqual(erase.read_answer().json()["n_erased"], 101)
+
+    def test_requests_can_be_held_in_their_slots(self):
+        lab = self.lab(files=False)
+        body = {"prompt": "held", "n_predict": 5}
+        held = self.begin(lab, body, hold=7)
+        leaves = self.begin(lab, body | {"stream": True}, hold=8)
+        wait_until(lambda: lab.get("/lab/held") == [7, 8], "both are held")
+        self.wait_busy(lab, 0, 1)
+        leaves.close()
+        self.wait_busy(lab, 0)
+        self.assertEqual(lab.post("/completion", body | {"prompt": "beside"})["id_slot"], 1)
+        lab.post("/lab/release", {"hold": 8})
+        self.assertTrue(held.silent())
+        lab.post("/lab/release", {"hold": 7})
+        self.assertEqual(held.read_answer().json()["content"], self.cold("/completion", body))
+        plain = self.begin(lab, body, hold=9)
+        wait_until(lambda: lab.get("/lab/held") == [9], "is held")
+        busy = [s["id"] for s in lab.slots() if s["is_processing"]]
+        plain.close()   # changes nothing, as it does not stream
+        lab.post("/completion", body)
+        self.wait_busy(lab, *busy)
+        lab.post("/lab/release", {"hold": 9})
+        lab.wait_idle()
 
     def test_batches_are_filled_in_slot_order(self):
         lab = self.slow(files=False)

@@ -126,7 +126,7 @@ class Requests(Case):
             self.assertEqual((answer.status, record.sha256), (record.status, sha256(body)))
 
     def test_big_generation_arrives(self):
-        self.e.needs("pictures")
+        self.need_standin("pictures")
         picture = {"type": "image_url",
                    "image_url": {"url": "data:image/png;base64," + "iVBORw0K" * (3 << 16)}}
         body = chat_body([{"role": "user", "content": [{"type": "text", "text": "look"}, picture]}])

@@ -324,8 +324,8 @@ class NeverShared(ReuseCase):
         self.assert_clean()
 
     def test_K32_pictures_end_the_shared_part(self):
+        self.need_standin("pictures")
         engine, gateway = self.pair(mode="store")
-        engine.needs("pictures")
         text = words(300, "picture")
 
         def look(picture, question):

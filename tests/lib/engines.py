@@ -63,6 +63,7 @@ class Wire(standin.Connection):
     def __init__(self, server, sock, index):
         super().__init__(server, sock, index)
         self.engine = None
+        self.batch_runs = False   # the engine notices later that a client has left
 
     def fill(self):
         """Where the engine closes a connection that rests, so do we."""
@@ -76,13 +77,14 @@ class Wire(standin.Connection):
         super().left()
         if self.record:
             self.server.leave(self.record)
-        self._close_engine()
+        if not self.batch_runs:
+            self.close_engine()
 
     def drop(self, reset=False):
         super().drop(reset)
-        self._close_engine()
+        self.close_engine()
 
-    def _close_engine(self):
+    def close_engine(self):
         if self.engine:
             self.engine.hang_up()
 
@@ -102,13 +104,17 @@ class Wire(standin.Connection):
         if self.gone or self.dropped:
             raise standin.ClientGone
         head = re.sub(rb"\r\nExpect:[^\r]*", b"", record.raw_head, flags=re.I)
+        more = self.server.hold_header(record)
         try:
-            self.engine.send(head + body)
+            self.engine.send(head[:-2] + more + b"\r\n" + body)
+            if more:
+                self.server.while_held(self, record)
             answer = self.engine.read_head()
             while answer.status < 200:
                 answer = self.engine.read_head()
             record.status, record.answer = answer.status, answer
-            self.server.pass_points(record, "prefill", "head")
+            if not more and record in self.server.at_work:
+                self.server.engine.pass_point("head", record)
             if "event-stream" in (answer.get("Content-Type") or ""):
                 self._stream(record, answer, fault)
             else:
@@ -232,9 +238,6 @@ class Relayed(standin.Standin):
         if not fine:
             raise unittest.SkipTest(NEEDS + what)
 
-    def needs(self, what):
-        self._skip_unless(False, what)
-
     # ---- life ---------------------------------------------------------------------------
 
     def start(self, port=0):
@@ -287,6 +290,8 @@ class Relayed(standin.Standin):
 
     def direct(self, method, path, body=None):
         """Asks the engine itself, past the relay."""
+        if not self.process:
+            raise standin.ClientGone
         answer = fetch(self.process.port, method, path, body, timeout=PATIENCE_S)
         if answer.status != 200:
             raise AssertionError(f"{path}: {answer.status} {answer.body[:200]}")
@@ -331,13 +336,12 @@ class Relayed(standin.Standin):
             self.engine.pass_point("slots", record)
         return conn.relay(record, body, None)
 
-    def pass_points(self, record, *points):
-        if record in self.at_work:
-            for point in points:
-                self.engine.pass_point(point, record)
+    def hold_header(self, record):
+        """Where a test holds it in its slot, what tells an engine that can do so."""
+        return b""
 
     def _generation(self, conn, record, body):
-        record.slot, record.n = self._wishes(record, body)
+        record.slot, record.n, record.stream = self._wishes(record, body)
         self._enter(record)
         try:
             self.engine.pass_point("arrive", record)
@@ -356,7 +360,7 @@ class Relayed(standin.Standin):
         if type(slot) is not int or slot < 0 or record.path == "/v1/messages":
             slot = -1
         return (slot % self.settings.slots if slot >= 0 else -1,
-                n if type(n) is int and n > 0 else 1)
+                n if type(n) is int and n > 0 else 1, value.get("stream") is True)
 
     def _enter(self, record):
         with self.engine.lock:
@@ -428,7 +432,6 @@ class LabEngine(Relayed):
     settings_here = ("slots", "n_ctx", "slot_dir", "weights", "restore_lies", "no_slots")
     own_headers = {}
     tells_idle = True
-    keeps_busy = ("prefill", "zombie")   # who leaves there leaves a slot that stays busy
 
     @classmethod
     def has(cls, name, value):
@@ -442,7 +445,7 @@ class LabEngine(Relayed):
 
     def _ways(self):
         given = {"restore-lies": self.settings.restore_lies, "no-slots": self.settings.no_slots,
-                 "stays-busy": any(g[0] in self.keeps_busy for g in self.engine.gates)}
+                 "stays-busy": any(g[0] == "zombie" for g in self.engine.gates)}
         return [way for way, wanted in given.items() if wanted]
 
     def _tell_ways(self):
@@ -455,17 +458,49 @@ class LabEngine(Relayed):
 
     def hold(self, point, match=b""):
         super().hold(point, match)
-        if point in self.keeps_busy:
+        if point == "zombie":
             self._tell_ways()
 
     def release(self, point, n=None, match=b""):
         super().release(point, n, match)
-        if point in self.keeps_busy:
+        if point == "zombie":
             self._tell_ways()
 
     def release_all(self):
         super().release_all()
         self._tell_ways()
+
+    # -- held in a slot --
+
+    def hold_header(self, record):
+        with self.engine.lock:
+            if record in self.at_work and any(
+                    self.engine._gate(p, record) for p in ("prefill", "head")):
+                return b"X-Lab-Hold: %d\r\n" % (record.index + 1)
+        return b""
+
+    def while_held(self, conn, record):
+        name = record.index + 1
+        wait_until(lambda: name in self.direct("GET", "/lab/held") or conn.dropped, "held")
+        self._find_slot(record)
+        try:
+            conn.batch_runs = True
+            self.engine.pass_point("prefill", record, cancellable=False)
+            conn.batch_runs = False
+            if conn.gone:
+                conn.close_engine()
+            self.engine.pass_point("head", record, cancellable=record.stream)
+        finally:
+            if not conn.dropped:
+                self.direct("POST", "/lab/release", {"hold": name})
+
+    def _find_slot(self, record):
+        """The slot of one that named none."""
+        if record.slot < 0 and record.n == 1:
+            busy = set(self.slots_at_work())
+            with self.engine.lock:
+                busy -= {r.slot for r in self.at_work}
+            record.slot = busy.pop() if len(busy) == 1 else -1
 
     def alive(self):
         return self.process.child.poll() is None

@@ -563,6 +563,12 @@ class Case(unittest.TestCase):
         self.engines.append(engine)
         return engine
 
+    def need_standin(self, what):
+        """Other engines skip a test that cannot be without this."""
+        import engines
+        if ENGINE != "standin":
+            self.skipTest(engines.NEEDS + what)
+
     def engines_of(self, *settings):
         """Those of the settings that the engine in use has."""
         import engines

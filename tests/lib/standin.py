@@ -978,9 +978,6 @@ class Standin:
             weights.extend(states, answer[-1:])
         return model.detokenize(answer)
 
-    def needs(self, what):
-        """Other engines skip a test that cannot be without this."""
-
     def requests(self, path=None):
         with self.engine.lock:
             return [r for r in self.log if path is None or r.path == path]

@@ -137,6 +137,10 @@ static void test_delivered_is_resident_or_restored(void **state)
     assert_int_equal(f.resident_tokens, 64);
     assert_int_equal(f.restored_tokens, 80);
     assert_int_equal(f.delivered_tokens, 144);
+    s.cached_tokens = 63; /* nothing came of that restore */
+    add(s);
+    assert_int_equal(f.restored_tokens, 80);
+    assert_int_equal(f.resident_tokens, 64 + 63);
 }
 
 static void test_ttft_is_apart_for_cold_and_cached(void **state)
