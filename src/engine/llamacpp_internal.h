@@ -169,8 +169,8 @@ void llama_restore_failed(struct llama *l, enum restore_failure why, const char 
 /* llamacpp_learn.c */
 void llama_save(struct llama *l, struct llama_slot *s);
 
-/* llamacpp_scratch.c: path of a scratch file in the slot directory; `name` gets its bare name. The
- * other removes those that a gateway which is gone has left there. */
+/* llamacpp_scratch.c: path of a scratch file in the slot directory; `name` gets its bare
+ * name. The other removes those that a gateway which is gone has left there. */
 char *llama_scratch(struct llama *l, char name[64]);
 void llama_scratch_clean(const char *dir);
 
