@@ -11,7 +11,8 @@
  * come from the loop, never from inside call_start().
  *
  * llama-server closes idle connections after 5 s or 100 requests, so the pool lets go of
- * them a little earlier and looks at each before it is used again. Where a pooled
+ * them a little earlier and looks at each before it is used again. It also closes them
+ * behind every event stream, so those are not pooled. Where a pooled
  * connection dies before a single byte of an answer, the call is repeated once on a
  * fresh one (it had been closed under way); never otherwise, and never where it says so:
  * what is meant for one process of the engine must not reach the next.

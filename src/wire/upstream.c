@@ -347,13 +347,28 @@ static void on_broken(struct call *c, const char *what, int error)
     fail_call(c, &e);
 }
 
+static bool is_event_stream(const struct http_head *h)
+{
+    static const char type[] = "text/event-stream";
+    const struct slice v = http_head_get(h, SLICE_LIT("Content-Type"));
+    return v.len >= sizeof(type) - 1 && strncasecmp(v.ptr, type, sizeof(type) - 1) == 0;
+}
+
+/* llama-server closes the connection behind a stream, whatever its head says. In the pool
+ * that would look as if the engine had been lost. */
+static bool may_be_kept(const struct call *c)
+{
+    const struct http_head *h = http_parser_head(c->parser);
+    return h->keep_alive && !is_event_stream(h) && !c->closing &&
+           conn_output_len(c->at->conn) == 0; /* or the rest would follow */
+}
+
 static void finish_call(struct call *c)
 {
     const struct call_events on = c->on;
     void *arg = c->arg;
     struct pooled *p = c->at;
-    const bool keep = http_parser_head(c->parser)->keep_alive && !c->closing &&
-                      conn_output_len(p->conn) == 0; /* or the rest would follow */
+    const bool keep = may_be_kept(c);
     p->served++;
     c->at = NULL;
     if (keep)

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: MIT
 """A stand-in for llama-server. It is not an engine: it is a script that behaves like one.
 
-What a gateway can see of llama-server is kept: the HTTP it speaks, slots that hold token
-lists and reuse the longest common start, deferred requests that others overtake, slot
-files down to the last byte, an abort where a file is cut short. What a test needs is
-added: every request is recorded byte for byte; requests can be held at named points and
-let go, so that no test sleeps; faults can be ordered; and rows that belong to another
-prefix or model than the slot says are noticed and recorded (`poison`).
+What a gateway can see of llama-server is kept: the HTTP it speaks, connections that end
+behind every stream, slots that hold token lists and reuse the longest common start,
+deferred requests that others overtake, slot files down to the last byte, an abort where
+a file is cut short. What a test needs is added: every request is recorded byte for byte;
+requests can be held at named points and let go, so that no test sleeps; faults can be
+ordered; and rows that belong to another prefix or model than the slot says are noticed
+and recorded (`poison`).
 
     engine = Standin(slots=2, slot_dir=DIR).start()     in a test's own process
     python3 tests/lib/standin.py --slots 2 --slot-dir DIR     as a program; prints its port
@@ -30,7 +31,6 @@ Points where requests can be held (in this order):
 """
 
 import argparse
-import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -171,7 +171,7 @@ class Engine:
         self.slots = [Slot(i, adapters) for i in range(self.settings.slots)]
         self.deferred = []
         self.next_task = 0
-        self.inside = 0
+        self.inside = []    # generations before the last bytes of their answers
         self.totals = {"prompt_tokens": 0, "cached": 0, "predicted": 0, "decodes": 0}
         self.generation += 1
         self.start_time = int(time.time()) * 1000 + self.generation
@@ -259,17 +259,17 @@ class Engine:
             task.slots = []
             self.lock.notify_all()
 
-    @contextlib.contextmanager
-    def visit(self):
-        """Counts the requests that are inside, those without a slot included."""
+    def enter(self, record):
+        """A generation, with or without a slot."""
         with self.lock:
-            self.inside += 1
-            self.most_inside = max(self.most_inside, self.inside)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.inside -= 1
+            self.inside.append(record)
+            self.most_inside = max(self.most_inside, len(self.inside))
+
+    def leave(self, record):
+        """Before its client can know; again does no harm."""
+        with self.lock:
+            if record in self.inside:
+                self.inside.remove(record)
                 self.lock.notify_all()
 
     # ---- one generation -----------------------------------------------------------------
@@ -947,7 +947,8 @@ class Standin:
 
     def state(self):
         with self.engine.lock:
-            return {"inside": self.engine.inside, "most_inside": self.engine.most_inside,
+            return {"inside": len(self.engine.inside),
+                    "most_inside": self.engine.most_inside,
                     "deferred": len(self.engine.deferred), "requests": len(self.log),
                     "held": [p for p, _ in self.engine.waiting], "died": self.died,
                     "slots": [{"id": s.id, "busy": s.busy, "tokens": len(s.tokens)}
@@ -994,7 +995,7 @@ class Standin:
         with self.engine.lock:
             self.log.clear()
             self.engine.events.clear()
-            self.engine.most_inside = self.engine.inside
+            self.engine.most_inside = len(self.engine.inside)
 
     # ---- routes -------------------------------------------------------------------------
 
@@ -1217,15 +1218,20 @@ class Standin:
                                    f"{self.settings.slots}, but got {tasks[-1].n}")
             if not isinstance(tasks[-1].limit, int):
                 raise Refused(400, "a field has the wrong type")
-        with self.engine.visit():
+        self.engine.enter(record)
+        try:
             self.engine.pass_point("arrive", record)
             fault = self._fault(record)
             if fault and fault.kind.endswith("before-head"):
+                self.engine.leave(record)
                 conn.drop(reset=fault.kind.startswith("rst"))
                 raise ClientGone
             if fault and fault.kind == "error":
+                self.engine.leave(record)
                 return conn.answer(fault.status, fault.body)
             return self._generate(conn, record, api(self, conn, value), tasks, batch, fault)
+        finally:
+            self.engine.leave(record)
 
     def _generate(self, conn, record, api, tasks, batch, fault):
         results = []
@@ -1247,6 +1253,7 @@ class Standin:
                 self.engine.release(task)
             results.append(api.whole(task, slot, len(results)))
         self.engine.pass_point("finish", record, cancellable=False)
+        self.engine.leave(record)
         if fault and fault.kind in ("cut", "rst"):
             whole = json.dumps(results[0]).encode()
             conn.send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json; charset=utf-8\r\n"
@@ -1271,6 +1278,8 @@ class Standin:
         first = True
         for event in api.events(task, slot, steps):
             if fault and fault.kind in ("cut", "rst") and record.n_events >= fault.after:
+                self.engine.release(task)
+                self.engine.leave(record)
                 conn.drop(reset=fault.kind == "rst")
                 raise ClientGone
             if event is api.CONTENT_SENT:
@@ -1283,13 +1292,14 @@ class Standin:
                 if fault and fault.kind == "no-terminal":
                     break
                 self.engine.release(task)
+                self.engine.leave(record)
                 self.engine.pass_point("finish", record)
                 continue
             conn.send_event(event)
         self.engine.release(task)
         self.engine.pass_point("framing", record)
         conn.end_stream()
-        return True
+        return False   # as the real one: whatever the head said
 
 
 # ---- the APIs ----------------------------------------------------------------------------

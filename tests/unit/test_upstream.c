@@ -314,6 +314,15 @@ static void test_bytes_behind_an_answer_spoil_the_connection(void **state)
     assert_int_equal(stats().idle, 0);
 }
 
+static void test_streams_end_their_connections(void **state)
+{
+    (void)state;
+    answer_with(GET, OK_HEAD "Content-Type: text/event-stream; charset=utf-8\r\n"
+                             "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    assert_told("head:200 abc end ");
+    assert_int_equal(stats().idle, 0);
+}
+
 /* ---- the pool ---------------------------------------------------------------------- */
 
 static void test_answers_that_close_are_not_pooled(void **state)
@@ -1030,6 +1039,7 @@ int main(void)
         TEST(protocol_that_nobody_asked_for_fails),
         TEST(bytes_behind_an_answer_spoil_the_connection),
         TEST(answers_that_close_are_not_pooled),
+        TEST(streams_end_their_connections),
         TEST(pool_lets_go_after_so_many_requests),
         TEST(pool_lets_go_of_idle_connections),
         TEST(pool_keeps_so_many_at_most),
