@@ -73,6 +73,8 @@ if o.get("managed"):
     p.n_parallel, p.n_ctx, p.kv_unified = o["slots"], o["ctx"], False
     p.cache_ram_mib, p.cache_idle_slots = 0, False
     p.n_batch = o["batch"]
+    p.endpoint_metrics = True
+p.n_predict = o["predict"]
 server = xllamacpp.Server(p)
 signal.sigwait({signal.SIGTERM, signal.SIGINT})
 """
@@ -145,15 +147,17 @@ def free_port():
 
 class LlamaServer:
     """One engine process. managed: with the flags that a managing gateway wants; else the
-    engine's own defaults. alias: model name that it shows."""
+    engine's own defaults. alias: model name that it shows. predict: tokens of an answer for
+    which nobody names a limit, -1: until it ends."""
 
     def __init__(self, folder, model_name="tiny", build="old", managed=True, slots=2,
-                 ctx=16384, threads=1, batch=512, alias=None, port=None):
+                 ctx=16384, threads=1, batch=512, alias=None, port=None, predict=-1):
         self.folder, self.build, self.managed = folder, build, managed
         self.slot_dir = os.path.join(folder, "slots")
         self.options = {"model": model(model_name), "slots": slots, "ctx": ctx,
                         "threads": threads, "batch": batch, "alias": alias,
-                        "managed": managed, "slot_dir": self.slot_dir}
+                        "managed": managed, "slot_dir": self.slot_dir,
+                        "predict": predict}
         self.port = port or free_port()
         self.process = None
 
@@ -162,13 +166,14 @@ class LlamaServer:
         if self.build == "new":
             return [_python(), "-c", SERVE_NEW, json.dumps(o)]
         command = [_binary(), "-m", o["model"], "--host", "127.0.0.1", "--port",
-                   str(self.port), "-t", str(o["threads"])]
+                   str(self.port), "-t", str(o["threads"]), "-n", str(o["predict"])]
         if o["alias"]:
             command += ["--alias", o["alias"]]
         if self.managed:
             command += ["-c", str(o["ctx"]), "-np", str(o["slots"]), "-no-kvu",
                         "-b", str(o["batch"]), "--cache-ram", "0",
-                        "--no-cache-idle-slots", "--slot-save-path", self.slot_dir]
+                        "--no-cache-idle-slots", "--slot-save-path", self.slot_dir,
+                        "--metrics"]
         return command
 
     def start(self, patience_s=120):

@@ -76,7 +76,7 @@ class Wire(standin.Connection):
     def left(self):
         super().left()
         if self.record:
-            self.server.leave(self.record)
+            self.server.engine.leave(self.record)
         if not self.batch_runs:
             self.close_engine()
 
@@ -113,7 +113,7 @@ class Wire(standin.Connection):
             while answer.status < 200:
                 answer = self.engine.read_head()
             record.status, record.answer = answer.status, answer
-            if not more and record in self.server.at_work:
+            if not more and record in self.server.engine.inside:
                 self.server.engine.pass_point("head", record)
             if "event-stream" in (answer.get("Content-Type") or ""):
                 self._stream(record, answer, fault)
@@ -121,6 +121,7 @@ class Wire(standin.Connection):
                 self._whole(record, answer, fault)
         except EOFError:
             self.server.look_after_process()
+            self.server.engine.leave(record)
             self.drop()
             raise standin.ClientGone from None
         return "close" not in (answer.get("Connection") or "").lower()
@@ -132,9 +133,9 @@ class Wire(standin.Connection):
         body = answer.body
         self.server.account(record, body)
         self.server.note_action(record, body)
-        self.server.leave(record)
+        self.server.engine.leave(record)
         if fault:
-            self._break(fault, answer.raw_head + body[:len(body) // 2])
+            self._break(record, fault, answer.raw_head + body[:len(body) // 2])
         record.sent += body
         if answer.get("Transfer-Encoding"):
             body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
@@ -146,10 +147,10 @@ class Wire(standin.Connection):
         content = False
         for piece in self.engine.chunks():
             if fault and record.n_events >= fault.after:
-                self._break(fault)
+                self._break(record, fault)
             self.server.account(record, piece)
             if ENDS.search(piece):
-                self.server.leave(record)
+                self.server.engine.leave(record)
             self.server.engine.pass_point("event", record)
             record.n_events += 1
             record.sent += piece
@@ -160,12 +161,13 @@ class Wire(standin.Connection):
             if not content and has_content(piece):
                 content = True
                 self.server.engine.pass_point("stream", record)
-        self.server.leave(record)
+        self.server.engine.leave(record)
         self.server.engine.pass_point("framing", record)
         self.end_stream()
 
-    def _break(self, fault, last=b""):
+    def _break(self, record, fault, last=b""):
         self.send(last)
+        self.server.engine.leave(record)
         self.drop(reset=fault.kind == "rst")
         raise standin.ClientGone
 
@@ -219,7 +221,6 @@ class Relayed(standin.Standin):
         self.settings.keep_alive_s, self.settings.keep_alive_max = 60, 1 << 30
         self.folder = folder
         self.process = None
-        self.at_work = []    # generations that the engine has not ended
 
     @classmethod
     def missing(cls, settings):
@@ -261,7 +262,6 @@ class Relayed(standin.Standin):
     def fresh_process(self):
         if self.process:
             self.kill_process(self.process)
-        self.at_work.clear()
         self.engine.reset()
         self.process = self.make_process()
 
@@ -347,11 +347,12 @@ class Relayed(standin.Standin):
             self.engine.pass_point("arrive", record)
             fault = self._fault(record)
             if fault and fault.kind.endswith("before-head"):
+                self.engine.leave(record)
                 conn.drop(reset=fault.kind.startswith("rst"))
                 raise standin.ClientGone
             return conn.relay(record, body, fault)
         finally:
-            self.leave(record)
+            self.engine.leave(record)
 
     def _wishes(self, record, body):
         """The slot that it names, and how many it takes."""
@@ -364,22 +365,12 @@ class Relayed(standin.Standin):
 
     def _enter(self, record):
         with self.engine.lock:
-            taken = sum(r.n for r in self.at_work)
-            waits = taken + record.n > self.settings.slots or (
-                record.slot >= 0 and record.slot in [r.slot for r in self.at_work])
-            self.at_work.append(record)
-            self.engine.inside += 1
-            self.engine.most_inside = max(self.engine.most_inside, self.engine.inside)
+            others = list(self.engine.inside)
+            self.engine.enter(record)
+        waits = (sum(r.n for r in others) + record.n > self.settings.slots
+                 or (record.slot >= 0 and record.slot in [r.slot for r in others]))
         if waits or (self.tells_idle and record.slot in self.slots_at_work()):
             self.engine.note("deferred", request=record.index)
-
-    def leave(self, record):
-        """The engine is done with it, or its client is."""
-        with self.engine.lock:
-            if record in self.at_work:
-                self.at_work.remove(record)
-                self.engine.inside -= 1
-                self.engine.lock.notify_all()
 
     def account(self, record, data):
         if b'"cache_n"' in data or b'"cache_read_input_tokens"' in data:
@@ -474,7 +465,7 @@ class LabEngine(Relayed):
 
     def hold_header(self, record):
         with self.engine.lock:
-            if record in self.at_work and any(
+            if record in self.engine.inside and any(
                     self.engine._gate(p, record) for p in ("prefill", "head")):
                 return b"X-Lab-Hold: %d\r\n" % (record.index + 1)
         return b""
@@ -499,7 +490,7 @@ class LabEngine(Relayed):
         if record.slot < 0 and record.n == 1:
             busy = set(self.slots_at_work())
             with self.engine.lock:
-                busy -= {r.slot for r in self.at_work}
+                busy -= {r.slot for r in self.engine.inside}
             record.slot = busy.pop() if len(busy) == 1 else -1
 
     def alive(self):
@@ -541,8 +532,13 @@ class LlamaEngine(Relayed):
     build, version = "old", 2
 
     @classmethod
+    def missing(cls, settings):
+        no_folder = settings.get("slot_dir") == ""
+        return super().missing(settings) + [REASONS["slot_dir"]] * no_folder
+
+    @classmethod
     def has(cls, name, value):
-        return (super().has(name, value) or (name == "slot_dir" and value)
+        return (super().has(name, value) or name == "slot_dir"
                 or (name == "state_version" and value == cls.version))
 
     def make_process(self):
@@ -550,7 +546,8 @@ class LlamaEngine(Relayed):
         try:
             return llama_server.LlamaServer(
                 os.path.dirname(s.slot_dir), "tiny" if s.weights == 1 else "other", self.build,
-                slots=s.slots, ctx=s.n_ctx * s.slots, alias=s.alias).start()
+                slots=s.slots, ctx=s.n_ctx * s.slots, alias=s.alias,
+                predict=s.answer_tokens).start()
         except llama_server.Unavailable as why:
             raise unittest.SkipTest(str(why)) from None
 
