@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the end-to-end tests.
+"""Runs the end-to-end tests: with the built-in engine and with the scripted stand-in.
 
     tests/run_e2e.py                  all of tests/e2e
     tests/run_e2e.py -k smuggling     those whose name contains a word
+    tests/run_e2e.py -e lab           with this engine: standin, lab, llama-old, llama-new
     tests/run_e2e.py -j 1             one file at a time (default: one per core)
 
-INCIPIT_BIN names the program (default build/release/incipit). The last line is
-"N passed, N failed, N skipped"; the exit status is 1 if any failed.
+INCIPIT_BIN names the program (default build/release/incipit). Tests that an engine cannot
+be asked for are told by reason and number. The last line is "N passed, N failed, N
+skipped"; the exit status is 1 if any failed.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import glob
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +25,10 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILE_TIMEOUT_S = 300
+# Files that bring an engine of their own or need none; and one that is not about engines.
+OWN = {"test_cli", "test_kvsize", "test_lab", "test_lesson", "test_standin"}
+NOT_FOR_LLAMA = OWN | {"test_smuggling"}
+NEEDS_STANDIN = re.compile(r"^skipped .*: needs the stand-in: (.*)$")
 sys.path[:0] = [os.path.join(HERE, "lib"), os.path.join(HERE, "e2e")]
 
 
@@ -87,13 +95,14 @@ def run_file(path, words):
     return 1 if result.broken else 0
 
 
-def spawn(path, words):
+def spawn(engine, path, words):
     """The same in a process of its own, so that files can run side by side."""
     command = [sys.executable, os.path.abspath(__file__), "--file", path]
     command += [x for w in words for x in ("-k", w)]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL, timeout=FILE_TIMEOUT_S)
+                              stdin=subprocess.DEVNULL, timeout=FILE_TIMEOUT_S,
+                              env=dict(os.environ, INCIPIT_ENGINE=engine))
         output = done.stdout.decode(errors="replace")
     except subprocess.TimeoutExpired as late:
         output = (late.stdout or b"").decode(errors="replace")
@@ -104,27 +113,56 @@ def spawn(path, words):
         assert len(counts) == 3
     except (ValueError, IndexError, AssertionError):
         lines, counts = [*lines, last, f"FAILED  {path}: ended without a summary"], [0, 1, 0]
-    return lines, counts
+    return engine, lines, counts
+
+
+def files_for(engine):
+    files = sorted(glob.glob(os.path.join(HERE, "e2e", "test_*.py")))
+    left_out = {"standin": set(), "lab": OWN}.get(engine, NOT_FOR_LLAMA)
+    return [f for f in files if os.path.basename(f)[:-3] not in left_out]
+
+
+def show(engine, lines, reasons):
+    """Prints the output of a file; what needs the stand-in is only counted."""
+    mark = "" if engine == "standin" else f"{engine}: "
+    for line in lines:
+        if match := NEEDS_STANDIN.match(line):
+            reasons[match[1]] += 1
+        else:
+            print(re.sub(r"^(ok|FAILED|skipped) +", rf"\g<0>{mark}", line))
+    sys.stdout.flush()
+
+
+def run(engines, words, jobs):
+    """All files with all these engines; returns the three counts."""
+    totals = {e: [0, 0, 0] for e in engines}
+    reasons = {e: collections.Counter() for e in engines}
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for done in concurrent.futures.as_completed(
+                [pool.submit(spawn, e, f, words) for e in engines for f in files_for(e)]):
+            engine, lines, counts = done.result()
+            show(engine, lines, reasons[engine])
+            totals[engine] = [a + b for a, b in zip(totals[engine], counts)]
+    for engine in engines:
+        print("{}: {} passed, {} failed, {} skipped".format(engine, *totals[engine]))
+        if reasons[engine]:
+            print(f"{engine}: {sum(reasons[engine].values())} need the stand-in:",
+                  "; ".join(f"{n} {why}" for why, n in reasons[engine].most_common()))
+    return [sum(t) for t in zip(*totals.values())]
 
 
 def main():
     parser = argparse.ArgumentParser(description="Runs the end-to-end tests.")
     parser.add_argument("-k", action="append", default=[], metavar="WORD")
+    parser.add_argument("-e", action="append", default=[], metavar="ENGINE",
+                        choices=["standin", "lab", "llama-old", "llama-new"])
     parser.add_argument("-j", type=int, default=max(2, os.cpu_count() or 1))
     parser.add_argument("--file", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sys.dont_write_bytecode = True
     if arguments.file:
         return run_file(arguments.file, arguments.k)
-    total = [0, 0, 0]
-    files = sorted(glob.glob(os.path.join(HERE, "e2e", "test_*.py")))
-    with concurrent.futures.ThreadPoolExecutor(arguments.j) as pool:
-        for done in concurrent.futures.as_completed(
-                [pool.submit(spawn, f, arguments.k) for f in files]):
-            lines, counts = done.result()
-            if lines:
-                print("\n".join(lines), flush=True)
-            total = [a + b for a, b in zip(total, counts)]
+    total = run(arguments.e or ["lab", "standin"], arguments.k, arguments.j)
     print("{} passed, {} failed, {} skipped".format(*total))
     return 1 if total[1] else 0
 

@@ -113,7 +113,7 @@ class States(DriverCase):
         return []
 
     def bound(self, engine, gateway, text):
-        engine.hold("head")
+        engine.hold("head", in_slot=True)
         client = gateway.client()
         client.send(messages_bytes("bound"))
         engine.wait_held("head")
@@ -128,7 +128,7 @@ class States(DriverCase):
         return [client]
 
     def exclusive(self, engine, gateway, text):
-        engine.hold("head")
+        engine.hold("head", in_slot=True)
         client = gateway.client()
         client.send(chat_bytes("both", n=2))
         engine.wait_held("head")
@@ -242,7 +242,7 @@ class Unpinned(DriverCase):
     def test_slot_that_the_client_leaves_open_is_the_engines_choice(self):
         engine, gateway = self.pair(mode="store")
         self.both_used(gateway)
-        engine.hold("head", "left-open")
+        engine.hold("head", "left-open", in_slot=True)
         with gateway.client() as client:
             client.send(chat_bytes(words(700, "open") + " left-open", id_slot=-1))
             engine.wait_held("head")
@@ -268,7 +268,7 @@ class Unpinned(DriverCase):
         text = words(300, "prepared")
         self.stored(gateway, engine, text)
         engine.hold("restore")
-        engine.hold("head")
+        engine.hold("head", in_slot=True)
         with gateway.client() as a, gateway.client() as b, gateway.client() as c:
             a.send(messages_bytes(text))
             if not engine.held("restore"):
@@ -517,7 +517,7 @@ class Looking(DriverCase):
 
     def test_others_who_use_the_engine_are_not_disturbed(self):
         engine, gateway = self.pair(mode="store")
-        engine.hold("head", "stranger")
+        engine.hold("head", "stranger", in_slot=True)
         done = []
 
         def stranger():

@@ -270,7 +270,7 @@ class Streams(Case):
     def test_each_event_leaves_before_the_next_one_exists(self):
         self.e.hold("event")
         with self.g.client() as client:
-            client.send(chat_bytes("slowly", stream=True))
+            client.send(chat_bytes("slowly", stream=True, ignore_eos=True))
             self.e.wait_held("event")
             self.e.release("event", 1)
             client.read_head()

@@ -63,7 +63,7 @@ class Wire(standin.Connection):
     def __init__(self, server, sock, index):
         super().__init__(server, sock, index)
         self.engine = None
-        self.batch_runs = False   # the engine notices later that a client has left
+        self.goes_on = False      # the engine is not told that its client has left
 
     def fill(self):
         """Where the engine closes a connection that rests, so do we."""
@@ -77,7 +77,7 @@ class Wire(standin.Connection):
         super().left()
         if self.record:
             self.server.engine.leave(self.record)
-        if not self.batch_runs:
+        if not self.goes_on:
             self.close_engine()
 
     def drop(self, reset=False):
@@ -101,7 +101,7 @@ class Wire(standin.Connection):
         """Asks the engine and passes its answer on; False: the connection ends behind it."""
         if self.engine is None:
             self.engine = Client(self.server.process.port, PATIENCE_S)
-        if self.gone or self.dropped:
+        if self.dropped or (self.gone and not self.goes_on):
             raise standin.ClientGone
         head = re.sub(rb"\r\nExpect:[^\r]*", b"", record.raw_head, flags=re.I)
         more = self.server.hold_header(record)
@@ -213,6 +213,7 @@ class Relayed(standin.Standin):
     # What the relay does, and what nobody sees.
     wire_settings = ("restore_fails", "drop_reused", "chunk_cut", "zombies", "alias")
     settings_here = ()
+    holds_slots = False  # can hold a request in its slot
     tells_idle = False   # a slot is idle before the last bytes of its answer are sent
 
     def __init__(self, folder, settings):
@@ -277,8 +278,9 @@ class Relayed(standin.Standin):
         self._skip_unless(not lost, ", ".join(lost))
         super().set(**changes)
 
-    def hold(self, point, match=b""):
-        self._skip_unless(point in self.points, f"held at its point {point}")
+    def hold(self, point, match=b"", in_slot=False):
+        fine = point in self.points and (self.holds_slots or not in_slot)
+        self._skip_unless(fine, "held in its slot")
         super().hold(point, match)
 
     def fault(self, kind, **more):
@@ -384,6 +386,7 @@ class Relayed(standin.Standin):
 
     def _slot_action(self, conn, record, body, slot):
         action = record.target.partition("?action=")[2]
+        conn.goes_on = True   # as it is done whoever waits for it
         self.engine.pass_point(action, record, cancellable=False)
         if self.tells_idle and slot in self.slots_at_work():
             self.engine.note("slot-action-busy", action=action, slot=slot)
@@ -393,7 +396,9 @@ class Relayed(standin.Standin):
                 self.engine.note("restore-missing", slot=slot, name=name)
             elif self.settings.restore_fails:
                 body = body.replace(name.encode(), b"-" * len(name))
-        return conn.relay(record, body, None)
+        going = conn.relay(record, body, None)
+        conn.goes_on = False
+        return going
 
     def note_action(self, record, body):
         """What became of a slot action; the gateway is told behind this."""
@@ -422,7 +427,7 @@ class LabEngine(Relayed):
     points = (*Relayed.points, "prefill", "zombie")
     settings_here = ("slots", "n_ctx", "slot_dir", "weights", "restore_lies", "no_slots")
     own_headers = {}
-    tells_idle = True
+    holds_slots = tells_idle = True
 
     @classmethod
     def has(cls, name, value):
@@ -447,7 +452,7 @@ class LabEngine(Relayed):
         super().set(**changes)
         self._tell_ways()
 
-    def hold(self, point, match=b""):
+    def hold(self, point, match=b"", in_slot=False):
         super().hold(point, match)
         if point == "zombie":
             self._tell_ways()
@@ -475,9 +480,9 @@ class LabEngine(Relayed):
         wait_until(lambda: name in self.direct("GET", "/lab/held") or conn.dropped, "held")
         self._find_slot(record)
         try:
-            conn.batch_runs = True
+            conn.goes_on = True
             self.engine.pass_point("prefill", record, cancellable=False)
-            conn.batch_runs = False
+            conn.goes_on = False
             if conn.gone:
                 conn.close_engine()
             self.engine.pass_point("head", record, cancellable=record.stream)

@@ -890,8 +890,9 @@ class Standin:
                 setattr(self.settings, key, value)
             self.engine.lock.notify_all()
 
-    def hold(self, point, match=b""):
-        """From now on requests (whose body holds `match`) wait at this point."""
+    def hold(self, point, match=b"", in_slot=False):
+        """From now on requests (whose body holds `match`) wait at this point. `in_slot`:
+        and GET /slots must say so."""
         match = match.encode() if isinstance(match, str) else match
         with self.engine.lock:
             self.engine.gates.append([point, match, 0])
