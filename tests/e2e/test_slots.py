@@ -202,7 +202,7 @@ class Leaving(SlotCase):
             client.read_head()
         began = time.monotonic()
         getattr(client, how)()
-        record = engine.bodies(tag)[0]
+        record = wait_until(lambda: engine.bodies(tag), "it is written down")[0]
         engine.wait_for(lambda: record.gone_t, what="upstream connection closed")
         return record, record.gone_t - began, tag
 
