@@ -86,15 +86,15 @@ def run_programs(build):
     return total
 
 
-def run_script(script, build):
+def run_script(script, build, *arguments):
     """A test script of its own: its output is passed on, its last line counted."""
     if not os.path.exists(script):
         print(f"skipped: there is no {script}")
         return Count(skipped=1)
     env = dict(os.environ, INCIPIT_BIN=os.path.abspath(f"{build}/incipit"),
                PYTHONDONTWRITEBYTECODE="1")
-    child = subprocess.Popen([sys.executable, script], env=env, stdout=subprocess.PIPE,
-                             stdin=subprocess.DEVNULL, text=True, errors="replace")
+    child = subprocess.Popen([sys.executable, script, *arguments], env=env,
+                             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace")
     count = None
     for line in child.stdout:
         match = SUMMARY.match(line.strip())
@@ -112,7 +112,9 @@ def main(arguments):
     total = Count()
     for build in [a for a in arguments if not a.startswith("--")]:
         if "--engines" in arguments:
-            parts = {"engines": run_script("tests/run_engines.py", build)}
+            parts = {"engines": run_script("tests/run_engines.py", build),
+                     "e2e": run_script("tests/run_e2e.py", build,
+                                       "-e", "llama-old", "-e", "llama-new")}
         else:
             parts = {"unit and corpus": run_programs(build),
                      "e2e": run_script("tests/run_e2e.py", build)}

@@ -177,6 +177,7 @@ class LlamaServer:
         return command
 
     def start(self, patience_s=120):
+        install()
         os.makedirs(self.slot_dir, exist_ok=True)
         env = dict(os.environ)
         if self.build == "old":
