@@ -414,7 +414,7 @@ class Trouble(Case):
         self.assertEqual(len(engine.bodies("only once")), 1)
 
     def test_late_first_byte_is_504_and_the_engine_is_left_alone(self):
-        engine, gateway = self.pair({"timeouts": {"first_byte": "150ms"}})
+        engine, gateway = self.pair({"timeouts": {"first_byte": "500ms"}})
         engine.hold("head", "late")
         answer = gateway.fetch("POST", CHAT, chat_body("too late", stream=True))
         self.assertEqual(answer.status, 504)

@@ -170,8 +170,8 @@ class Restored(ReuseCase):
         system = words(700, "restart")
         self.ask_right(gateway, engine, system_body(system, "apples"))
         self.learn(engine, gateway)
-        engine.restart()
         looks = len(engine.requests("/props"))
+        engine.restart()
         engine.wait_for(lambda: len(engine.requests("/props")) > looks,
                         what="the gateway looks again")
         gateway.wait_ready("store")

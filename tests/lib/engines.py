@@ -99,8 +99,11 @@ class Wire(standin.Connection):
 
     def relay(self, record, body, fault):
         """Asks the engine and passes its answer on; False: the connection ends behind it."""
+        process = self.server.process
+        if not process:
+            raise standin.ClientGone
         if self.engine is None:
-            self.engine = Client(self.server.process.port, PATIENCE_S)
+            self.engine = Client(process.port, PATIENCE_S)
         if self.dropped or (self.gone and not self.goes_on):
             raise standin.ClientGone
         head = re.sub(rb"\r\nExpect:[^\r]*", b"", record.raw_head, flags=re.I)
@@ -309,7 +312,7 @@ class Relayed(standin.Standin):
             with self.engine.lock:
                 busy = [r for r in self.log if not r.done and not r.gone_t
                         and r.path.startswith("/slots/")]
-                if self.engine.inside or busy:
+                if self.engine.inside or self.engine.waiting or busy:
                     return False
             return not self.slots_at_work()
         wait_until(idle, lambda: f"idle: {self.state()} {self.slots_at_work()}", timeout)
@@ -423,6 +426,14 @@ class Relayed(standin.Standin):
 
 # ---- the built-in engine -------------------------------------------------------------------
 
+class Lab(lab_engine.Lab):
+    """INCIPIT_LAB_BIN: another build than the gateway's, one that computes faster."""
+
+    def command(self):
+        program, *rest = super().command()
+        return [os.environ.get("INCIPIT_LAB_BIN", program), *rest]
+
+
 class LabEngine(Relayed):
     points = (*Relayed.points, "prefill", "zombie")
     settings_here = ("slots", "n_ctx", "slot_dir", "weights", "restore_lies", "no_slots")
@@ -435,9 +446,9 @@ class LabEngine(Relayed):
 
     def make_process(self):
         s = self.settings
-        return lab_engine.Lab(s.slot_dir, slots=s.slots, context=s.n_ctx, seed=s.weights,
-                              alias=s.alias, state_version=s.state_version, predict=s.answer_tokens,
-                              misbehave=",".join(self._ways())).start()
+        return Lab(s.slot_dir, slots=s.slots, context=s.n_ctx, seed=s.weights, alias=s.alias,
+                   state_version=s.state_version, predict=s.answer_tokens,
+                   misbehave=",".join(self._ways())).start()
 
     def _ways(self):
         given = {"restore-lies": self.settings.restore_lies, "no-slots": self.settings.no_slots,
@@ -525,7 +536,7 @@ def twin(weights):
     """A process for reference answers, one for all tests of this process."""
     with _twins_lock:
         if weights not in _twins:
-            _twins[weights] = lab_engine.Lab(context=16384, seed=weights).start()
+            _twins[weights] = Lab(context=16384, seed=weights).start()
             atexit.register(_twins[weights].stop)
         return _twins[weights]
 
