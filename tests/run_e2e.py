@@ -5,7 +5,7 @@
     tests/run_e2e.py                  all of tests/e2e
     tests/run_e2e.py -k smuggling     those whose name contains a word
     tests/run_e2e.py -e lab           with this engine: standin, lab, llama-old, llama-new
-    tests/run_e2e.py -j 1             one file at a time (default: one per core)
+    tests/run_e2e.py -j 1             one file at a time (default: three on two cores)
 
 INCIPIT_BIN names the program (default build/release/incipit). Tests that an engine cannot
 be asked for are told by reason and number. What failed is run once more, alone, and named.
@@ -149,8 +149,26 @@ def again(engine, path, lines):
     return len(names)
 
 
+def to_be_had(engines):
+    """These engines without a llama-server that cannot be installed, and why."""
+    if not any(e.startswith("llama") for e in engines):
+        return engines, None
+    sys.path.insert(0, os.path.join(os.path.dirname(HERE), "tools"))
+    import llama_server
+    try:
+        llama_server.install()
+        return engines, None
+    except llama_server.Unavailable as why:
+        return [e for e in engines if not e.startswith("llama")], why
+
+
 def run(engines, words, jobs):
     """All files with all these engines; returns the three counts."""
+    engines, why = to_be_had(engines)
+    if why:
+        print(f"skipped all on llama-server: {why}")
+        if not engines:
+            return [0, 0, 1]
     totals = {e: [0, 0, 0] for e in engines}
     reasons = {e: collections.Counter() for e in engines}
     bad = []
@@ -174,12 +192,18 @@ def run(engines, words, jobs):
     return [sum(t) for t in zip(*totals.values())]
 
 
+def usual_jobs():
+    """Tests wait for half of their time."""
+    cores = os.cpu_count() or 1
+    return cores + (cores + 1) // 2
+
+
 def main():
     parser = argparse.ArgumentParser(description="Runs the end-to-end tests.")
     parser.add_argument("-k", action="append", default=[], metavar="WORD")
     parser.add_argument("-e", action="append", default=[], metavar="ENGINE",
                         choices=["standin", "lab", "llama-old", "llama-new"])
-    parser.add_argument("-j", type=int, default=max(2, os.cpu_count() or 1))
+    parser.add_argument("-j", type=int, default=usual_jobs())
     parser.add_argument("--file", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sys.dont_write_bytecode = True
