@@ -515,6 +515,21 @@ class Looking(DriverCase):
         gateway.wait_ready("observe")
         self.served(gateway, "not managed")
 
+    def test_self_test_that_others_disturb_is_run_again(self):
+        engine = self.engine()
+        engine.hold("restore")
+        gateway = self.gateway(engine, wait=None)
+        engine.wait_held("restore")
+        slot = int(engine.requests()[-1].path.rpartition("/")[2])
+        engine.hold("arrive", "tide tables")
+        engine.release("restore")
+        engine.wait_held("arrive")
+        fetch(engine.port, "POST", CHAT, chat_body("stranger", id_slot=slot))
+        engine.release("arrive", match="tide tables")
+        gateway.wait_ready("store")
+        self.all_well(engine, gateway)
+        self.assertEqual(os.listdir(gateway.slot_dir), [])
+
     def test_others_who_use_the_engine_are_not_disturbed(self):
         engine, gateway = self.pair(mode="store")
         engine.hold("head", "stranger", in_slot=True)
