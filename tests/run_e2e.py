@@ -26,7 +26,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILE_TIMEOUT_S = 300
 # Files that bring an engine of their own or need none; and one that is not about engines.
-OWN = {"test_cli", "test_kvsize", "test_lab", "test_lesson", "test_standin"}
+OWN = {"test_cli", "test_demo", "test_kvsize", "test_lab", "test_lesson", "test_standin"}
 NOT_FOR_LLAMA = OWN | {"test_smuggling"}
 FAILED = re.compile(r"^FAILED +\S*\.(test_\w+) ")
 NEEDS_STANDIN = re.compile(r"^skipped .*: needs the stand-in: (.*)$")
