@@ -260,6 +260,8 @@ class Relayed(standin.Standin):
         self._stopped = True
         process, self.process = self.process, None
         super().kill()
+        if self._place:
+            self._place.close()
         if process:
             self.end_process(process)
 

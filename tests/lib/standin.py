@@ -747,6 +747,14 @@ def listen_at(port, patience_s=10):
             time.sleep(0.01)
 
 
+def keep_port(port):
+    """Nobody else gets this port, and who connects is refused."""
+    place = socket.socket()
+    place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    place.bind(("127.0.0.1", port))
+    return place
+
+
 class Standin:
     """The server: routes, formats of the APIs, and the handles for tests."""
 
@@ -765,12 +773,15 @@ class Standin:
         self.listener = None
         self.port = 0
         self.on_death = None
+        self._place = None       # keeps the port while nobody listens
         self._watch = select.epoll()
         self._watching = self._stopped = self._pausing = False
 
     # ---- life ---------------------------------------------------------------------------
 
     def start(self, port=0):
+        if self._place:
+            self._place = self._place.close()
         self.listener = listen_at(port or self.port)
         self.port = self.listener.getsockname()[1]
         self.died = False
@@ -787,6 +798,8 @@ class Standin:
     def stop(self):
         self._stopped = True
         self.kill()
+        if self._place:
+            self._place.close()
 
     def kill(self):
         """The process is gone: listener and connections, without a farewell."""
@@ -797,6 +810,8 @@ class Standin:
             except OSError:
                 pass
             listener.close()
+            if not self._stopped:
+                self._place = keep_port(self.port)
         with self.engine.lock:
             connections = list(self.connections.values())
             for c in connections:
