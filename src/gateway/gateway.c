@@ -254,12 +254,13 @@ int gateway_run(const struct options *o)
     g->workers = workers_new(g->loop, (unsigned)o->workers);
     timer_init(&g->quiet, g->loop, on_quiet, g);
     timer_init(&g->deadline, g->loop, on_deadline, g);
+    /* Before it says that it listens: who reads that may stop it at once. */
+    loop_on_signal(g->loop, SIGTERM, on_stop_signal, g);
+    loop_on_signal(g->loop, SIGINT, on_stop_signal, g);
     if (start(g, &e) != 0) {
         log_event(LOG_ERROR, "start-failed", "why", "%s", e.text, NULL);
         g->result = e.code;
     } else {
-        loop_on_signal(g->loop, SIGTERM, on_stop_signal, g);
-        loop_on_signal(g->loop, SIGINT, on_stop_signal, g);
         loop_run(g->loop);
     }
     const int result = g->result;

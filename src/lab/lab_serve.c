@@ -195,12 +195,12 @@ int lab_serve_run(const struct lab_serve_options *o, struct err *e)
     lab_engine_init(&s.engine, s.loop, model, o->slots);
     s.engine.token_cost_us = o->token_cost_us;
     s.engine.keeps_left_slots = lab_server_does(&s, LAB_STAYS_BUSY);
+    /* Before it says that it listens: who reads that may stop it at once. */
+    loop_on_signal(s.loop, SIGTERM, on_stop, &s);
+    loop_on_signal(s.loop, SIGINT, on_stop, &s);
     const int rc = listen_at(&s, e);
-    if (rc == 0) {
-        loop_on_signal(s.loop, SIGTERM, on_stop, &s);
-        loop_on_signal(s.loop, SIGINT, on_stop, &s);
+    if (rc == 0)
         loop_run(s.loop);
-    }
     lab_engine_stop(&s.engine);
     front_close(s.front);
     lab_generations_end(&s);
