@@ -25,8 +25,7 @@
 #include "base/mem.h"
 #include "store_internal.h"
 
-#define MAX_UNWRITTEN_BYTES ((uint64_t)2 << 30) /* more waits for no disk: RAM only */
-#define SCAN_BATCH 256                          /* blocks told in one turn of the loop */
+#define SCAN_BATCH 256 /* blocks told in one turn of the loop */
 #define MAX_NOTE_BYTES 4096
 
 struct note {
@@ -34,26 +33,12 @@ struct note {
     char *name, *value;
 };
 
-struct store {
-    struct workers *workers;
-    struct store_lanes lanes;
-    struct store_tier *ram;
-    struct store_dir *dir;   /* NULL: RAM only */
-    struct store_tier *slow; /* the directory's, or NULL */
-    unsigned char key[CHAIN_KEY_BYTES];
-    struct list notes; /* without a directory */
-    uint64_t unwritten_bytes;
-    bool write_broken; /* the last write failed, and that was logged */
-    struct store_stats count;
-};
-
 static void nothing(void *arg)
 {
     (void)arg;
 }
 
-/* Calls cb(arg) later, from the loop. */
-static void defer(struct store *s, void (*cb)(void *arg), void *arg)
+void store_defer(struct store *s, void (*cb)(void *arg), void *arg)
 {
     workers_submit(s->workers, nothing, cb, arg);
 }
@@ -117,8 +102,7 @@ const unsigned char *store_key(const struct store *s)
 
 /* ---- foreign blocks ---------------------------------------------------------------- */
 
-/* From now on blocks of this fingerprint are ours. */
-static void claim(struct store *s, struct hash128 fingerprint)
+void store_claim(struct store *s, struct hash128 fingerprint)
 {
     for (size_t i = 0; s->dir && i < s->dir->n_folders; i++)
         if (hash128_eq(s->dir->folders[i].fingerprint, fingerprint))
@@ -163,7 +147,7 @@ void store_prune_foreign(struct store *s, struct hash128 fingerprint, uint64_t k
     if (!s->dir)
         return;
     struct prune *p = mem_zalloc(sizeof *p);
-    claim(s, fingerprint);
+    store_claim(s, fingerprint);
     p->s = s;
     p->keep_bytes = keep_bytes;
     p->folders = mem_array(s->dir->n_folders + 1, sizeof *p->folders);
@@ -171,244 +155,6 @@ void store_prune_foreign(struct store *s, struct hash128 fingerprint, uint64_t k
         if (!s->dir->folders[i].claimed)
             p->folders[p->n++] = s->dir->folders[i];
     workers_submit(s->workers, run_prune, on_pruned, p);
-}
-
-/* ---- putting ----------------------------------------------------------------------- */
-
-struct batch {
-    struct store *s;
-    size_t left, stored;
-    store_put_cb done;
-    void *arg;
-};
-
-struct write_op {
-    struct store_op op;
-    struct store *s;
-    struct batch *batch;
-    struct store_block *block;
-    int rc;
-    struct err err;
-};
-
-static void finish_batch(void *arg)
-{
-    struct batch *p = arg;
-    if (p->done)
-        p->done(p->arg, p->stored);
-    free(p);
-}
-
-static void run_write(struct store_op *op)
-{
-    struct write_op *w = LIST_ENTRY(op, struct write_op, op);
-    w->rc = w->s->slow->ops->put(w->s->slow, w->block, &w->err);
-}
-
-/* A full disk says so once, and once more when it works again. */
-static void note_write(struct store *s, int rc, const struct err *e)
-{
-    if (rc) {
-        s->count.write_errors++;
-        if (!s->write_broken)
-            log_event(LOG_WARN, "store-write-failed", "error", "%s", e->text, NULL);
-    } else if (s->write_broken) {
-        log_event(LOG_INFO, "store-write-works", NULL);
-    }
-    s->write_broken = rc != 0;
-}
-
-static void on_written(struct store_op *op)
-{
-    struct write_op *w = LIST_ENTRY(op, struct write_op, op);
-    struct batch *p = w->batch;
-    note_write(w->s, w->rc, &w->err);
-    w->s->unwritten_bytes -= store_block_bytes(&w->block->head);
-    p->stored += w->rc == 0;
-    store_block_put(w->block);
-    free(w);
-    if (--p->left == 0)
-        finish_batch(p);
-}
-
-static struct store_name name_of(const struct store_block *b)
-{
-    return (struct store_name){b->head.fingerprint, b->head.hash};
-}
-
-static void start_write(struct store *s, struct store_block *b, struct batch *p)
-{
-    struct write_op *w = mem_zalloc(sizeof *w);
-    w->op.name = name_of(b);
-    w->op.run = run_write;
-    w->op.done = on_written;
-    w->s = s;
-    w->batch = p;
-    w->block = store_block_get(b);
-    s->unwritten_bytes += store_block_bytes(&b->head);
-    p->left++;
-    store_lane_enter(&s->lanes, &w->op);
-}
-
-static bool too_much_unwritten(const struct store *s, const struct store_block *b)
-{
-    return s->unwritten_bytes + store_block_bytes(&b->head) > MAX_UNWRITTEN_BYTES;
-}
-
-void store_put(struct store *s, struct store_block *const *blocks, size_t n,
-               store_put_cb done, void *arg)
-{
-    struct batch *p = mem_zalloc(sizeof *p);
-    *p = (struct batch){.s = s, .done = done, .arg = arg};
-    s->count.puts += n;
-    for (size_t i = 0; i < n; i++) {
-        const int rc = s->ram->ops->put(s->ram, blocks[i], NULL);
-        claim(s, blocks[i]->head.fingerprint);
-        if (!s->slow)
-            p->stored += rc == 0;
-        else if (too_much_unwritten(s, blocks[i]))
-            s->count.write_errors++;
-        else
-            start_write(s, blocks[i], p);
-    }
-    if (p->left == 0)
-        defer(s, finish_batch, p);
-}
-
-/* ---- getting ----------------------------------------------------------------------- */
-
-struct get {
-    struct store *s;
-    size_t n, left;
-    struct store_block **blocks;
-    struct err *errs; /* of each block */
-    store_get_cb done;
-    void *arg;
-};
-
-struct read_op {
-    struct store_op op;
-    struct get *get;
-    size_t i;
-    struct store_block *block; /* out of RAM, to be verified; then the result */
-    bool bad_in_ram, from_slow;
-    struct store_block *bad;
-    struct err err;
-};
-
-static void finish_get(void *arg)
-{
-    struct get *g = arg;
-    struct err e = {0};
-    size_t good = 0;
-    while (good < g->n && g->blocks[good])
-        good++;
-    if (good < g->n) {
-        e = g->errs[good];
-        err_wrap(&e, "block %zu of %zu", good + 1, g->n);
-    }
-    for (size_t i = good; i < g->n; i++)
-        store_block_put(g->blocks[i]);
-    g->done(g->arg, g->blocks, good, e.code ? &e : NULL);
-    free(g->blocks);
-    free(g->errs);
-    free(g);
-}
-
-/* Its turn in the lane: what came before may have brought the block into RAM. */
-static void start_read(struct store_op *op)
-{
-    struct read_op *r = LIST_ENTRY(op, struct read_op, op);
-    struct store_tier *ram = r->get->s->ram;
-    if (!r->block)
-        ram->ops->get(ram, &op->name, &r->block, NULL);
-}
-
-static void run_read(struct store_op *op)
-{
-    struct read_op *r = LIST_ENTRY(op, struct read_op, op);
-    struct store_tier *slow = r->get->s->slow;
-    if (r->block && store_block_verify(r->block)) {
-        if (slow)
-            slow->ops->touch(slow, &op->name);
-        return;
-    }
-    r->bad = r->block;
-    r->block = NULL;
-    if (slow)
-        r->from_slow = slow->ops->get(slow, &op->name, &r->block, &r->err) == 0;
-    else
-        err_set(&r->err, r->bad ? ERR_CHECKSUM : ERR_NOT_FOUND, "%s",
-                r->bad ? "was damaged in RAM" : "is not there");
-}
-
-/* A block that went bad in RAM leaves it, unless another one has taken its place. */
-static void drop_bad(struct store *s, struct read_op *r)
-{
-    struct store_block *now = NULL;
-    s->count.damaged++;
-    log_event(LOG_ERROR, "block-damaged-in-ram", "bytes", "%llu",
-              (unsigned long long)store_block_bytes(&r->bad->head), NULL);
-    if (s->ram->ops->get(s->ram, &r->op.name, &now, NULL) == 0 && now == r->bad)
-        s->ram->ops->drop(s->ram, &r->op.name);
-    store_block_put(now);
-    store_block_put(r->bad);
-}
-
-static void count_read(struct store *s, const struct read_op *r)
-{
-    s->count.disk_hits += r->from_slow;
-    s->count.ram_hits += r->block && !r->from_slow;
-    s->count.missing += r->err.code == ERR_NOT_FOUND;
-    s->count.read_errors += r->err.code == ERR_IO;
-}
-
-static void on_read(struct store_op *op)
-{
-    struct read_op *r = LIST_ENTRY(op, struct read_op, op);
-    struct get *g = r->get;
-    if (r->bad)
-        drop_bad(g->s, r);
-    count_read(g->s, r);
-    /* Outside a lane nothing tells whether it was dropped meanwhile. */
-    if (r->from_slow && op->lane && !store_lane_drop_follows(op))
-        g->s->ram->ops->put(g->s->ram, r->block, NULL);
-    g->blocks[r->i] = r->block;
-    g->errs[r->i] = r->err;
-    free(r);
-    if (--g->left == 0)
-        finish_get(g);
-}
-
-static void start_get(struct get *g, size_t i, const struct store_name *name)
-{
-    struct store *s = g->s;
-    struct read_op *r = mem_zalloc(sizeof *r);
-    r->op.name = *name;
-    r->op.start = start_read;
-    r->op.run = run_read;
-    r->op.done = on_read;
-    r->get = g;
-    r->i = i;
-    g->left++;
-    if (s->ram->ops->get(s->ram, name, &r->block, NULL) == 0)
-        store_lane_pass(&s->lanes, &r->op);
-    else
-        store_lane_enter(&s->lanes, &r->op);
-}
-
-void store_get(struct store *s, struct hash128 fingerprint, const struct hash128 *hashes,
-               size_t n, store_get_cb done, void *arg)
-{
-    struct get *g = mem_zalloc(sizeof *g);
-    *g = (struct get){.s = s, .n = n, .done = done, .arg = arg};
-    g->blocks = mem_zalloc((n + 1) * sizeof(struct store_block *));
-    g->errs = mem_zalloc((n + 1) * sizeof *g->errs);
-    s->count.gets += n;
-    for (size_t i = 0; i < n; i++)
-        start_get(g, i, &(struct store_name){fingerprint, hashes[i]});
-    if (n == 0)
-        defer(s, finish_get, g);
 }
 
 /* ---- dropping ---------------------------------------------------------------------- */
@@ -472,7 +218,7 @@ static void tell_some(void *arg)
         c->cb(c->arg, &b);
     }
     if (c->told < c->list.n_order) {
-        defer(c->s, tell_some, c);
+        store_defer(c->s, tell_some, c);
         return;
     }
     c->cb(c->arg, NULL);
@@ -484,7 +230,7 @@ void store_scan(struct store *s, struct hash128 fingerprint, store_scan_cb cb, v
 {
     struct scan *c = mem_zalloc(sizeof *c);
     *c = (struct scan){.s = s, .fingerprint = fingerprint, .cb = cb, .arg = arg};
-    claim(s, fingerprint);
+    store_claim(s, fingerprint);
     workers_submit(s->workers, run_scan, tell_some, c);
 }
 

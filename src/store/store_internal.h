@@ -6,6 +6,7 @@
  * What the files of the block store share (store.c draws how they hang together):
  *
  *     store.c         the public functions        store_block.c  a block and its bytes
+ *     store_put.c     blocks in                   store_get.c    blocks out
  *     store_lane.c    one thing at a time a name  store_map.c    blocks by name
  *     store_ram.c     tier: RAM                   store_dir.c    tier: a directory
  *     store_scan.c    recovery and pruning        store_file.c   files, without symlinks
@@ -231,5 +232,26 @@ void store_scan_free(struct store_scan_list *l);
  * updates their sizes. */
 void store_scan_prune(struct store_dir *d, struct store_folder *folders, size_t n,
                       uint64_t keep_bytes);
+
+/* ---- store.c: what its parts share -------------------------------------------------- */
+
+struct store {
+    struct workers *workers;
+    struct store_lanes lanes;
+    struct store_tier *ram;
+    struct store_dir *dir;   /* NULL: RAM only */
+    struct store_tier *slow; /* the directory's, or NULL */
+    unsigned char key[CHAIN_KEY_BYTES];
+    struct list notes; /* without a directory */
+    uint64_t unwritten_bytes;
+    bool write_broken; /* the last write failed, and that was logged */
+    struct store_stats count;
+};
+
+/* Calls cb(arg) later, from the loop. */
+void store_defer(struct store *s, void (*cb)(void *arg), void *arg);
+
+/* From now on blocks of this fingerprint are ours. */
+void store_claim(struct store *s, struct hash128 fingerprint);
 
 #endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT */
+#include "store_internal.h"
+
+/*
+ * Blocks in: into RAM at once, to the slow tier through their lanes.
+ */
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#define MAX_UNWRITTEN_BYTES ((uint64_t)2 << 30) /* more waits for no disk: RAM only */
+
+struct batch {
+    struct store *s;
+    size_t left, stored;
+    store_put_cb done;
+    void *arg;
+};
+
+struct write_op {
+    struct store_op op;
+    struct store *s;
+    struct batch *batch;
+    struct store_block *block;
+    int rc;
+    struct err err;
+};
+
+static void finish_batch(void *arg)
+{
+    struct batch *p = arg;
+    if (p->done)
+        p->done(p->arg, p->stored);
+    free(p);
+}
+
+static void run_write(struct store_op *op)
+{
+    struct write_op *w = LIST_ENTRY(op, struct write_op, op);
+    w->rc = w->s->slow->ops->put(w->s->slow, w->block, &w->err);
+}
+
+/* A full disk says so once, and once more when it works again. */
+static void note_write(struct store *s, int rc, const struct err *e)
+{
+    if (rc) {
+        s->count.write_errors++;
+        if (!s->write_broken)
+            log_event(LOG_WARN, "store-write-failed", "error", "%s", e->text, NULL);
+    } else if (s->write_broken) {
+        log_event(LOG_INFO, "store-write-works", NULL);
+    }
+    s->write_broken = rc != 0;
+}
+
+static void on_written(struct store_op *op)
+{
+    struct write_op *w = LIST_ENTRY(op, struct write_op, op);
+    struct batch *p = w->batch;
+    note_write(w->s, w->rc, &w->err);
+    w->s->unwritten_bytes -= store_block_bytes(&w->block->head);
+    p->stored += w->rc == 0;
+    store_block_put(w->block);
+    free(w);
+    if (--p->left == 0)
+        finish_batch(p);
+}
+
+static struct store_name name_of(const struct store_block *b)
+{
+    return (struct store_name){b->head.fingerprint, b->head.hash};
+}
+
+static void start_write(struct store *s, struct store_block *b, struct batch *p)
+{
+    struct write_op *w = mem_zalloc(sizeof *w);
+    w->op.name = name_of(b);
+    w->op.run = run_write;
+    w->op.done = on_written;
+    w->s = s;
+    w->batch = p;
+    w->block = store_block_get(b);
+    s->unwritten_bytes += store_block_bytes(&b->head);
+    p->left++;
+    store_lane_enter(&s->lanes, &w->op);
+}
+
+static bool too_much_unwritten(const struct store *s, const struct store_block *b)
+{
+    return s->unwritten_bytes + store_block_bytes(&b->head) > MAX_UNWRITTEN_BYTES;
+}
+
+void store_put(struct store *s, struct store_block *const *blocks, size_t n,
+               store_put_cb done, void *arg)
+{
+    struct batch *p = mem_zalloc(sizeof *p);
+    *p = (struct batch){.s = s, .done = done, .arg = arg};
+    s->count.puts += n;
+    for (size_t i = 0; i < n; i++) {
+        const int rc = s->ram->ops->put(s->ram, blocks[i], NULL);
+        store_claim(s, blocks[i]->head.fingerprint);
+        if (!s->slow)
+            p->stored += rc == 0;
+        else if (too_much_unwritten(s, blocks[i]))
+            s->count.write_errors++;
+        else
+            start_write(s, blocks[i], p);
+    }
+    if (p->left == 0)
+        store_defer(s, finish_batch, p);
+}
