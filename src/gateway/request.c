@@ -31,9 +31,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "gateway/headers.h"
+#include "gateway/inspect.h"
 #include "gateway/routes.h"
-
-#define IDS_TAG 0x80 /* a part of token ids, told apart from all parts of text */
 
 struct request {
     struct request_world *w;
@@ -46,9 +45,7 @@ struct request {
     size_t body_bytes;
 
     struct route route;
-    struct prompt prompt;
-    struct pieces pieces;
-    struct buf kv_root;
+    struct inspected in;
     struct job job;
     bool admitted;
     char splice[64];
@@ -138,15 +135,16 @@ static double saved_ms(struct request *rq, double ttft)
 static struct stats_sample sample_of(struct request *rq)
 {
     const struct answer_facts *f = facts_of(rq);
-    const bool barred = rq->prompt.bar != PROMPT_BAR_NONE;
+    const bool barred = rq->in.prompt.bar != PROMPT_BAR_NONE;
     const double ttft = ttft_ms(rq);
     return (struct stats_sample){
         .outcome = rq->outcome,
         .generates = rq->route.generates,
-        .uninspected = rq->route.generates && (rq->route.api == PROMPT_NONE ||
-                                               rq->prompt.bar == PROMPT_BAR_UNREADABLE),
+        .uninspected =
+            rq->route.generates &&
+            (rq->route.api == PROMPT_NONE || rq->in.prompt.bar == PROMPT_BAR_UNREADABLE),
         .ineligible =
-            rq->route.generates && barred && rq->prompt.bar != PROMPT_BAR_UNREADABLE,
+            rq->route.generates && barred && rq->in.prompt.bar != PROMPT_BAR_UNREADABLE,
         .restored = rq->job.plan.restored,
         .implausible = f && f->implausible,
         .unterminated = f && rq->stream && rq->outcome == STATS_COMPLETED && !f->terminal,
@@ -179,41 +177,6 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
               ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
 }
 
-static void emit_begin(void *ctx, enum prompt_part part)
-{
-    const enum pieces_kind kind = part == PROMPT_PART_ROOT    ? PIECES_ROOT
-                                  : part == PROMPT_PART_MEDIA ? PIECES_MEDIA
-                                                              : PIECES_TEXT;
-    pieces_begin(ctx, kind, (unsigned char)part);
-}
-
-static void emit_bytes(void *ctx, const char *ptr, size_t len)
-{
-    pieces_bytes(ctx, ptr, len);
-}
-
-static void emit_end(void *ctx)
-{
-    pieces_end(ctx);
-}
-
-/* The next turn of the chat will quote the answer: its pieces follow the prompt's. */
-static void add_answer(struct request *rq)
-{
-    const struct prompt_answer *text = answer_text(rq->answer);
-    const struct prompt_sink sink = {&rq->pieces, emit_begin, emit_bytes, emit_end};
-    const enum prompt_api api = rq->prompt.api;
-    if (!text || !rq->job.cacheable || !rq->pieces.n)
-        return;
-    if (api == PROMPT_CHAT || api == PROMPT_MESSAGES) {
-        prompt_emit_answer(api, text, &sink);
-    } else if (text->content.ptr && !rq->prompt.n_ids) {
-        pieces_reopen(&rq->pieces);
-        pieces_bytes(&rq->pieces, text->content.ptr, text->content.len);
-        pieces_end(&rq->pieces);
-    }
-}
-
 static void tell_replica(struct request *rq)
 {
     struct replica *r = rq->target->replica;
@@ -228,8 +191,8 @@ static void tell_replica(struct request *rq)
     rq->job.outcome = rq->outcome == STATS_COMPLETED ? JOB_COMPLETE
                       : rq->outcome == STATS_REFUSED ? JOB_REFUSED
                                                      : JOB_BROKEN;
-    if (rq->job.outcome == JOB_COMPLETE && rq->answer)
-        add_answer(rq);
+    if (rq->job.outcome == JOB_COMPLETE && rq->answer && rq->job.cacheable)
+        inspect_answer(&rq->in, answer_text(rq->answer));
     replica_done(r, &rq->job);
 }
 
@@ -250,9 +213,7 @@ static void finish(struct request *rq, enum stats_outcome outcome)
     if (rq->call)
         call_cancel(rq->call);
     answer_free(rq->answer);
-    prompt_free(&rq->prompt);
-    pieces_free(&rq->pieces);
-    buf_free(&rq->kv_root);
+    inspect_free(&rq->in);
     free(rq);
 }
 
@@ -399,9 +360,9 @@ static void send_upstream(struct request *rq)
     size_t length = body.len;
     enter(rq, REQUEST_SEND);
     if (rq->job.plan.splice_slot) {
-        const size_t at = rq->prompt.splice_at;
+        const size_t at = rq->in.prompt.splice_at;
         const int n = snprintf(rq->splice, sizeof(rq->splice), "\"id_slot\":%d%s",
-                               rq->job.plan.slot, rq->prompt.splice_comma ? "," : "");
+                               rq->job.plan.slot, rq->in.prompt.splice_comma ? "," : "");
         cr.body[0] = slice_make(body.ptr, at);
         cr.body[1] = slice_make(rq->splice, (size_t)n);
         cr.body[2] = slice_make(body.ptr + at, body.len - at);
@@ -440,39 +401,15 @@ static void on_failed(struct job *job, int status, const char *why)
 /* ---- looking and planning ---------------------------------------------------------- */
 
 /* Reads the prompt, unless its bytes are packed, and hashes its text. */
-static void inspect(struct request *rq, struct replica *r)
+static void inspect(struct request *rq, const struct replica *r)
 {
-    const struct http_head *h = front_head(rq->client);
-    const struct prompt_sink sink = {&rq->pieces, emit_begin, emit_bytes, emit_end};
-    pieces_init(&rq->pieces, cache_key(rq->w->cache),
-                slice_make((const char *)&r->seed, sizeof(r->seed)));
-    rq->job.seed = r->seed;
-    rq->job.prompt = &rq->prompt;
-    rq->job.pieces = &rq->pieces;
-    rq->job.generates = rq->route.generates;
-    if (http_head_get(h, SLICE_LIT("Content-Encoding")).ptr) {
-        rq->prompt.bar = PROMPT_BAR_UNREADABLE;
-        rq->prompt.why = "encoded body";
-        return;
-    }
-    if (!prompt_scan(&rq->prompt, rq->route.api, front_body(rq->client))) {
+    if (http_head_get(front_head(rq->client), SLICE_LIT("Content-Encoding")).ptr)
+        inspect_unreadable(&rq->in, &rq->job, "encoded body");
+    else
+        inspect_body(&rq->in, &rq->job, r, rq->route.api, front_body(rq->client));
+    if (rq->in.prompt.bar == PROMPT_BAR_UNREADABLE)
         log_event(LOG_DEBUG, "uninspected", "id", "%s", rq->id, "why", "%s",
-                  rq->prompt.why, "at", "%zu", rq->prompt.why_at, NULL);
-        return;
-    }
-    rq->job.cacheable = rq->prompt.bar == PROMPT_BAR_NONE;
-    prompt_kv_root(&rq->prompt, &rq->kv_root);
-    rq->job.kv_root = buf_slice(&rq->kv_root);
-    prompt_emit(&rq->prompt, r->order, &sink);
-    if (rq->prompt.n_ids) { /* ids are as good as text: four bytes a token */
-        pieces_begin(&rq->pieces, PIECES_TEXT, IDS_TAG);
-        pieces_bytes(&rq->pieces, (const char *)rq->prompt.ids,
-                     rq->prompt.n_ids * sizeof(*rq->prompt.ids));
-        pieces_end(&rq->pieces);
-    }
-    rq->job.n_prompt_pieces = rq->pieces.n;
-    rq->job.text_bytes =
-        rq->pieces.n ? rq->pieces.v[rq->pieces.n - 1].end_bytes : rq->body_bytes;
+                  rq->in.prompt.why, "at", "%zu", rq->in.prompt.why_at, NULL);
 }
 
 /* Who takes requests now, who soon, who does not. */
@@ -510,7 +447,7 @@ void request_start(struct request_world *w, struct front_request *client)
     struct request *rq = mem_zalloc(sizeof(*rq));
     rq->w = w;
     rq->client = client;
-    rq->prompt.n = 1;
+    rq->in.prompt.n = 1;
     front_set_events(client, &events, rq);
     enter(rq, REQUEST_SCAN);
     rq->stamp_us[REQUEST_SCAN] = front_received_us(client);
@@ -533,8 +470,8 @@ void request_start(struct request_world *w, struct front_request *client)
     rq->target = choose_target(w);
     if (rq->route.api != PROMPT_NONE)
         inspect(rq, rq->target->replica);
-    rq->job.prompt = &rq->prompt;
-    rq->job.pieces = &rq->pieces;
+    rq->job.prompt = &rq->in.prompt;
+    rq->job.pieces = &rq->in.pieces;
     rq->job.generates = rq->route.generates;
     rq->job.on_phase = on_phase;
     rq->job.on_failed = on_failed;

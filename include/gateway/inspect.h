@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_GATEWAY_INSPECT_H
+#define INCIPIT_GATEWAY_INSPECT_H
+
+/*
+ * A body looked at: what its prompt is, what its text hashes to, and what a job needs of
+ * that. The same for requests of clients and for those that the gateway makes itself, so
+ * that both find what the other has left.
+ */
+
+#include "engine/engine.h"
+
+struct inspected {
+    struct prompt prompt;
+    struct pieces pieces;
+    struct buf kv_root;
+};
+
+/*
+ * Fills `in` (zero) and the part of `job` that comes from the body, for a replica. Of a
+ * body that cannot be read the prompt says why. `body` must outlive `in`.
+ */
+void inspect_body(struct inspected *in, struct job *job, const struct replica *r,
+                  enum prompt_api api, struct slice body);
+
+/* The same for one that nobody here can read; `why` is static text. */
+void inspect_unreadable(struct inspected *in, struct job *job, const char *why);
+
+/* The answer's pieces behind the prompt's: the next turn of a chat quotes it. */
+void inspect_answer(struct inspected *in, const struct prompt_answer *text);
+
+void inspect_free(struct inspected *in);
+
+#endif

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+#include "gateway/inspect.h"
+
+#include <string.h>
+
+#define IDS_TAG 0x80 /* a part of token ids, told apart from all parts of text */
+
+static void emit_begin(void *ctx, enum prompt_part part)
+{
+    const enum pieces_kind kind = part == PROMPT_PART_ROOT    ? PIECES_ROOT
+                                  : part == PROMPT_PART_MEDIA ? PIECES_MEDIA
+                                                              : PIECES_TEXT;
+    pieces_begin(ctx, kind, (unsigned char)part);
+}
+
+static void emit_bytes(void *ctx, const char *ptr, size_t len)
+{
+    pieces_bytes(ctx, ptr, len);
+}
+
+static void emit_end(void *ctx)
+{
+    pieces_end(ctx);
+}
+
+static void link_job(struct inspected *in, struct job *job)
+{
+    job->prompt = &in->prompt;
+    job->pieces = &in->pieces;
+}
+
+void inspect_unreadable(struct inspected *in, struct job *job, const char *why)
+{
+    link_job(in, job);
+    in->prompt.n = 1;
+    in->prompt.bar = PROMPT_BAR_UNREADABLE;
+    in->prompt.why = why;
+}
+
+/* Ids are as good as text: four bytes a token. */
+static void add_ids(struct inspected *in)
+{
+    pieces_begin(&in->pieces, PIECES_TEXT, IDS_TAG);
+    pieces_bytes(&in->pieces, (const char *)in->prompt.ids,
+                 in->prompt.n_ids * sizeof(*in->prompt.ids));
+    pieces_end(&in->pieces);
+}
+
+void inspect_body(struct inspected *in, struct job *job, const struct replica *r,
+                  enum prompt_api api, struct slice body)
+{
+    const struct prompt_sink sink = {&in->pieces, emit_begin, emit_bytes, emit_end};
+    link_job(in, job);
+    job->seed = r->seed;
+    job->text_bytes = body.len;
+    pieces_init(&in->pieces, cache_key(r->cache),
+                slice_make((const char *)&r->seed, sizeof(r->seed)));
+    if (!prompt_scan(&in->prompt, api, body))
+        return;
+    job->cacheable = in->prompt.bar == PROMPT_BAR_NONE;
+    prompt_kv_root(&in->prompt, &in->kv_root);
+    job->kv_root = buf_slice(&in->kv_root);
+    prompt_emit(&in->prompt, r->order, &sink);
+    if (in->prompt.n_ids)
+        add_ids(in);
+    job->n_prompt_pieces = in->pieces.n;
+    if (in->pieces.n)
+        job->text_bytes = in->pieces.v[in->pieces.n - 1].end_bytes;
+}
+
+void inspect_answer(struct inspected *in, const struct prompt_answer *text)
+{
+    const struct prompt_sink sink = {&in->pieces, emit_begin, emit_bytes, emit_end};
+    const enum prompt_api api = in->prompt.api;
+    if (!text || !in->pieces.n)
+        return;
+    if (api == PROMPT_CHAT || api == PROMPT_MESSAGES) {
+        prompt_emit_answer(api, text, &sink);
+    } else if (text->content.ptr && !in->prompt.n_ids) {
+        pieces_reopen(&in->pieces);
+        pieces_bytes(&in->pieces, text->content.ptr, text->content.len);
+        pieces_end(&in->pieces);
+    }
+}
+
+void inspect_free(struct inspected *in)
+{
+    prompt_free(&in->prompt);
+    pieces_free(&in->pieces);
+    buf_free(&in->kv_root);
+}
