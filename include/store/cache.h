@@ -47,8 +47,10 @@ struct store *cache_store(struct cache *c);
 uint32_t cache_block_tokens(const struct cache *c);
 
 /*
- * Takes a model in: recovers its blocks and prompts from the store, then calls done.
- * Attaching a fingerprint again is cheap. token_bytes: KV bytes of one token.
+ * Takes a model in: recovers its blocks and prompts from the store, in many short turns
+ * of the loop, then calls done. What there is no room for is dropped, the least recently
+ * used first. Attaching a fingerprint again is cheap (done is called from inside then);
+ * while the first is under way it waits for that. token_bytes: KV bytes of one token.
  */
 void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes,
                   void (*done)(void *arg, size_t n_blocks), void *arg);

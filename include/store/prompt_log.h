@@ -11,13 +11,33 @@
  * Record, 80 bytes, little-endian: piece hash 16 · hash of the piece before 16 · check 8
  * · low 4 · high 4 · reach 4 · chain hash of the covering block 16 · number of blocks 4 ·
  * 0 in 4 bytes · checksum 4 (low bits of XXH3-128 over the 76 before).
+ *
+ * For the loop's thread, files are touched on workers; prompt_log_load(), _encode() and
+ * _decode() are for any thread.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/hash128.h"
 #include "io/workers.h"
 #include "prefix/index.h"
+
+#define PROMPT_LOG_RECORD 80 /* bytes */
+
+struct prompt_record {
+    struct index_record boundary;
+    struct hash128 block; /* the one that covers the boundary; none: no block does */
+    uint32_t n_blocks;    /* from the root to it */
+};
+
+void prompt_log_encode(const struct prompt_record *r,
+                       unsigned char out[PROMPT_LOG_RECORD]);
+bool prompt_log_decode(const unsigned char bytes[PROMPT_LOG_RECORD],
+                       struct prompt_record *r);
+
+/* All records in `dir` that check out, oldest first, into a new array (NULL for none). */
+size_t prompt_log_load(const char *dir, struct prompt_record **v);
 
 struct prompt_log;
 
@@ -27,19 +47,13 @@ struct prompt_log *prompt_log_open(const char *dir, uint64_t max_bytes,
 /* Writes what was added and not flushed. Flush the workers first. NULL is allowed. */
 void prompt_log_close(struct prompt_log *l);
 
-void prompt_log_add(struct prompt_log *l, const struct index_record *r,
-                    struct hash128 block, uint32_t n_blocks);
+void prompt_log_add(struct prompt_log *l, const struct prompt_record *r);
 
 /* Hands what was added to a worker for writing. */
 void prompt_log_flush(struct prompt_log *l);
 
-/*
- * Imports all records whose block `place` finds (it sets the mark, clear where unknown),
- * oldest first. Returns how many.
- */
-typedef void (*prompt_log_place)(void *arg, struct hash128 block, uint32_t n_blocks,
-                                 struct tree_mark *m);
-size_t prompt_log_replay(struct prompt_log *l, struct index *ix, struct tree *t,
-                         prompt_log_place place, void *arg);
+/* prompt_log_load() on a worker; the array belongs to the callback. */
+typedef void (*prompt_log_read_cb)(void *arg, struct prompt_record *v, size_t n);
+void prompt_log_read(struct prompt_log *l, prompt_log_read_cb done, void *arg);
 
 #endif

@@ -14,8 +14,11 @@ static void on_evict(void *arg, const struct tree_block *b, bool evicted)
     struct cache *c = arg;
     const uint32_t fp = CACHE_MODEL_OF(b);
     (void)evicted;
-    if (fp && CACHE_STATE_OF(b) == CACHE_STORED)
-        store_drop(c->store, c->models[fp - 1].fingerprint, b->hash);
+    if (!fp || CACHE_STATE_OF(b) != CACHE_STORED)
+        return;
+    store_drop(c->store, c->models[fp - 1].fingerprint, b->hash);
+    if (c->models[fp - 1].recovery)
+        cache_recovery_evicted(c->models[fp - 1].recovery, b->hash);
 }
 
 struct cache *cache_open(const struct cache_options *o, struct workers *w, struct err *e)
@@ -230,14 +233,15 @@ void cache_learn(struct cache *c, struct hash128 fingerprint,
     struct hash128 *chain = mem_array(depth + 1, sizeof(*chain));
     tree_walk(c->tree, lesson->end, collect_hash, chain);
     for (size_t i = before.n_pieces; i < lesson->n; i++) {
-        struct index_record r;
-        if (!index_export(c->index, lesson->v, i, &r))
+        struct prompt_record r = {0};
+        if (!index_export(c->index, lesson->v, i, &r.boundary))
             break;
-        size_t n_blocks = (r.high + c->o.block_tokens - 1) / c->o.block_tokens;
+        size_t n_blocks = (r.boundary.high + c->o.block_tokens - 1) / c->o.block_tokens;
         n_blocks = n_blocks < depth ? n_blocks : depth;
-        prompt_log_add(c->log, &r,
-                       n_blocks ? chain[n_blocks - 1] : (struct hash128){0, 0},
-                       (uint32_t)n_blocks);
+        r.n_blocks = (uint32_t)n_blocks;
+        if (n_blocks)
+            r.block = chain[n_blocks - 1];
+        prompt_log_add(c->log, &r);
     }
     prompt_log_flush(c->log);
     free(chain);

@@ -23,9 +23,12 @@
 #define CACHE_STATE_OF(b) ((enum cache_state)((b)->state & 0xff))
 #define CACHE_MODEL_OF(b) ((b)->state >> 8)
 
+struct cache_recovery;
+
 struct cache_model {
     struct hash128 fingerprint;
     uint64_t token_bytes;
+    struct cache_recovery *recovery; /* under way, or NULL */
 };
 
 struct cache {
@@ -42,5 +45,8 @@ struct cache {
 
 /* Number of a fingerprint, 0 where it is new. */
 uint32_t cache_model_number(const struct cache *c, struct hash128 fingerprint);
+
+/* A block of this model was evicted while its recovery was under way. */
+void cache_recovery_evicted(struct cache_recovery *a, struct hash128 hash);
 
 #endif

@@ -4,6 +4,15 @@
 /*
  * After a restart: the blocks of a fingerprint go back into the tree, leaf by leaf, each
  * with all before it, and the prompts of `prompts.log` find their places again.
+ *
+ *     worker: heads of files ──► list ──► worker: prompts.log ──► phases ──► done
+ *
+ * There may be a million blocks and requests to serve beside them, so each phase goes
+ * through the list in bounded turns of the loop. What has room is chosen first, from the
+ * most recently used leaf on, and put in afterwards, from the least recently used one on:
+ * so nothing has to be evicted for what comes later. Other models live on meanwhile and
+ * may evict what is already in; whatever stands behind such a block cannot be reached any
+ * more and is dropped.
  */
 
 #include <stdlib.h>
@@ -11,34 +20,45 @@
 
 #include "base/mem.h"
 
-static uint32_t add_model(struct cache *c, struct hash128 fingerprint,
-                          uint64_t token_bytes)
-{
-    c->models = mem_rearray(c->models, c->n_models + 1, sizeof(*c->models));
-    c->models[c->n_models++] = (struct cache_model){fingerprint, token_bytes};
-    return (uint32_t)c->n_models;
-}
+#define TURN_WORK 4096 /* blocks looked at in one turn of the loop, or one sequence */
+#define DROP_WORK 8    /* what dropping one costs, counted so */
+#define NONE SIZE_MAX
 
 struct found {
     struct store_head head;
     uint32_t *tokens;
-    size_t parent; /* index in the list, SIZE_MAX at a root */
-    bool has_child;
+    size_t parent;  /* index in the list, NONE at a root */
+    bool whole;     /* its parent is there, or none is needed */
+    bool tried;     /* choose() has been there */
+    bool kept;      /* there is room for it */
+    bool has_child; /* that is kept */
+    bool gone;      /* dropped from the store */
 };
 
-struct attach {
-    struct cache *c;
-    uint32_t model;
-    struct found *v;
-    size_t n, cap;
-    size_t *table; /* open addressing: chain hash → index + 1 */
-    size_t table_size;
+struct waiter {
+    struct list link;
     void (*done)(void *arg, size_t n_blocks);
     void *arg;
 };
 
+struct cache_recovery {
+    struct cache *c;
+    uint32_t model;
+    struct list waiters;
+    struct found *v; /* in the order of the store: parents first, oldest leaves first */
+    size_t n, cap;
+    size_t *table; /* open addressing: chain hash → index + 1 */
+    size_t table_size;
+    struct prompt_record *prompts;
+    size_t n_prompts;
+    uint64_t room_blocks, room_bytes;
+    size_t phase, at; /* where the next turn goes on */
+};
+
+/* ---- finding ----------------------------------------------------------------------- */
+
 /* Place of a hash in the table: its own, or the empty one where it would go. */
-static size_t *found_slot(struct attach *a, struct hash128 hash)
+static size_t *found_slot(const struct cache_recovery *a, struct hash128 hash)
 {
     size_t i = (size_t)hash.lo & (a->table_size - 1);
     while (a->table[i] && !hash128_eq(a->v[a->table[i] - 1].head.hash, hash))
@@ -46,20 +66,113 @@ static size_t *found_slot(struct attach *a, struct hash128 hash)
     return &a->table[i];
 }
 
-static void link_found(struct attach *a)
+static size_t find(const struct cache_recovery *a, struct hash128 hash)
+{
+    const size_t at = a->table ? *found_slot(a, hash) : 0;
+    return at ? at - 1 : NONE;
+}
+
+static void make_table(struct cache_recovery *a)
 {
     a->table_size = 16;
     while (a->table_size < a->n * 2)
         a->table_size *= 2;
     a->table = mem_zalloc(a->table_size * sizeof(*a->table));
-    for (size_t i = 0; i < a->n; i++)
-        *found_slot(a, a->v[i].head.hash) = i + 1;
-    for (size_t i = 0; i < a->n; i++) {
-        const size_t at = *found_slot(a, a->v[i].head.parent);
-        a->v[i].parent = at ? at - 1 : SIZE_MAX;
-        if (at)
-            a->v[at - 1].has_child = true;
+}
+
+static void drop(struct cache_recovery *a, struct found *f)
+{
+    if (!f->gone)
+        store_drop(a->c->store, f->head.fingerprint, f->head.hash);
+    f->gone = true;
+}
+
+void cache_recovery_evicted(struct cache_recovery *a, struct hash128 hash)
+{
+    const size_t at = find(a, hash);
+    if (at != NONE)
+        a->v[at].gone = true;
+}
+
+/* ---- phases ------------------------------------------------------------------------ */
+
+/* A step of a phase at a->at. Returns what it cost, 0 behind the last one. */
+typedef size_t (*phase_fn)(struct cache_recovery *a);
+
+static size_t fill_table(struct cache_recovery *a)
+{
+    if (a->at == a->n)
+        return 0;
+    *found_slot(a, a->v[a->at].head.hash) = a->at + 1;
+    a->at++;
+    return 1;
+}
+
+static size_t link_parent(struct cache_recovery *a)
+{
+    const uint32_t bt = a->c->o.block_tokens;
+    if (a->at == a->n)
+        return 0;
+    struct found *f = &a->v[a->at++];
+    const struct store_head *h = &f->head;
+    f->parent = h->index ? find(a, h->parent) : NONE;
+    f->whole = h->n_tokens <= bt;
+    if (h->index)
+        f->whole = f->whole && f->parent != NONE &&
+                   a->v[f->parent].head.index + 1 == h->index &&
+                   a->v[f->parent].head.n_tokens == bt;
+    return 1;
+}
+
+/* Takes the room for a block; once there was too little, nothing older is kept. */
+static bool take_room(struct cache_recovery *a, const struct found *f)
+{
+    const uint64_t bytes = a->c->models[a->model - 1].token_bytes * f->head.n_tokens;
+    if (a->room_blocks == 0 || a->room_bytes < bytes) {
+        a->room_blocks = 0;
+        return false;
     }
+    a->room_blocks--;
+    a->room_bytes -= bytes;
+    return true;
+}
+
+/* Path from the first block that was not tried to `leaf`, into a new array. */
+static size_t *untried_path(struct cache_recovery *a, size_t leaf, size_t *n)
+{
+    size_t i = leaf;
+    for (*n = 0; i != NONE && !a->v[i].tried; i = a->v[i].parent) {
+        a->v[i].tried = true;
+        ++*n;
+    }
+    size_t *path = mem_array(*n + 1, sizeof(*path));
+    i = leaf;
+    for (size_t k = *n; k-- > 0; i = a->v[i].parent)
+        path[k] = i;
+    return path;
+}
+
+/* From the newest to the oldest: keeps a path as far as there is room. */
+static size_t choose(struct cache_recovery *a)
+{
+    size_t n;
+    if (a->at == a->n)
+        return 0;
+    const size_t leaf = a->n - ++a->at;
+    if (a->v[leaf].tried)
+        return 1;
+    size_t *path = untried_path(a, leaf, &n);
+    for (size_t i = 0; i < n; i++) {
+        struct found *f = &a->v[path[i]];
+        const bool reachable = f->parent == NONE || a->v[f->parent].kept;
+        if (!f->whole || !reachable || !take_room(a, f))
+            break;
+        f->kept = true;
+        if (f->parent != NONE)
+            a->v[f->parent].has_child = true;
+    }
+    free(path);
+    return n;
 }
 
 static bool mark_stored(void *arg, struct tree_block *b, size_t depth)
@@ -71,41 +184,26 @@ static bool mark_stored(void *arg, struct tree_block *b, size_t depth)
     return true;
 }
 
-/* The blocks up to `leaf` are all there, each behind the one before. */
-static bool is_whole(const struct attach *a, size_t leaf)
+/* Drops what stands behind the first block of the path that is gone; false: none is. */
+static bool drop_cut_off(struct cache_recovery *a, size_t leaf)
 {
-    const uint32_t bt = a->c->o.block_tokens;
-    size_t i = a->v[leaf].head.index, at = leaf;
-    if (i >= a->n)
+    size_t first_gone = NONE;
+    for (size_t i = leaf; i != NONE; i = a->v[i].parent)
+        if (a->v[i].gone)
+            first_gone = i;
+    if (first_gone == NONE)
         return false;
-    for (;; i--, at = a->v[at].parent) {
-        if (at == SIZE_MAX)
-            return false;
-        const struct store_head *h = &a->v[at].head;
-        if (h->index != i || h->n_tokens > bt || (h->n_tokens < bt && at != leaf))
-            return false;
-        if (i == 0)
-            return true;
-    }
+    for (size_t i = leaf; i != first_gone; i = a->v[i].parent)
+        drop(a, &a->v[i]);
+    return true;
 }
 
-/* What the tree has no room for is of no use in the store. */
-static void drop_rest(struct attach *a, const struct tree_mark *m,
-                      const struct hash128 *chain, size_t n)
-{
-    const struct hash128 fingerprint = a->c->models[a->model - 1].fingerprint;
-    for (size_t i = n; i-- > tree_mark_blocks(m);)
-        store_drop(a->c->store, fingerprint, chain[i]);
-}
-
-/* Inserts the sequence that ends with block `leaf`; false where a part is missing. */
-static bool insert_found(struct attach *a, size_t leaf)
+/* Inserts the sequence that ends with block `leaf`. */
+static void insert_found(struct cache_recovery *a, size_t leaf)
 {
     struct cache *c = a->c;
     const uint32_t bt = c->o.block_tokens;
     const struct store_head *end = &a->v[leaf].head;
-    if (!is_whole(a, leaf))
-        return false;
     const size_t n = (size_t)end->index + 1;
     struct hash128 *chain = mem_array(n, sizeof(*chain));
     uint32_t *tokens = mem_array(n * bt, sizeof(*tokens));
@@ -123,11 +221,28 @@ static bool insert_found(struct attach *a, size_t leaf)
                                     .token_bytes = c->models[a->model - 1].token_bytes};
     tree_insert(c->tree, &s, &m);
     tree_walk(c->tree, &m, mark_stored, &a->model);
-    drop_rest(a, &m, chain, n);
+    /* What the tree has no room for (others are pinned) is of no use in the store. */
+    for (size_t i = n, at = leaf; i-- > tree_mark_blocks(&m); at = a->v[at].parent)
+        drop(a, &a->v[at]);
     tree_mark_clear(c->tree, &m);
     free(chain);
     free(tokens);
-    return true;
+}
+
+static size_t put_in(struct cache_recovery *a)
+{
+    if (a->at == a->n)
+        return 0;
+    const size_t i = a->at++;
+    if (!a->v[i].kept) {
+        drop(a, &a->v[i]);
+        return DROP_WORK;
+    }
+    if (a->v[i].has_child)
+        return 1;
+    if (!drop_cut_off(a, i))
+        insert_found(a, i);
+    return (size_t)a->v[i].head.index + 1;
 }
 
 /* From the last full block on to the short one behind it: matching knows full blocks
@@ -137,51 +252,105 @@ static void step_to_tail(struct cache *c, struct tree_mark *m, uint32_t n_tokens
     tree_mark_down(c->tree, m, tree_mark_tokens(m) + n_tokens);
 }
 
-/* Finds the place of a logged boundary: a path to its block, cut at its depth. */
-static void find_place(void *arg, struct hash128 block, uint32_t n_blocks,
+/* The place of a logged boundary: a path to its block. False where it is not known. */
+static bool find_place(struct cache_recovery *a, const struct prompt_record *r,
                        struct tree_mark *m)
 {
-    struct attach *a = arg;
-    const size_t at = *found_slot(a, block);
-    if (!at || a->v[at - 1].head.index + 1 != n_blocks || n_blocks > a->n)
-        return;
-    struct hash128 *chain = mem_array(n_blocks, sizeof(*chain));
-    size_t i = at - 1;
-    uint32_t left = n_blocks;
-    for (; left > 0 && i != SIZE_MAX; i = a->v[i].parent)
+    size_t i = find(a, r->block);
+    if (i == NONE || !a->v[i].kept || a->v[i].head.index + 1 != r->n_blocks)
+        return false;
+    const uint32_t last_tokens = a->v[i].head.n_tokens;
+    struct hash128 *chain = mem_array(r->n_blocks, sizeof(*chain));
+    for (uint32_t left = r->n_blocks; left > 0; i = a->v[i].parent)
         chain[--left] = a->v[i].head.hash;
-    if (left == 0 && tree_match(a->c->tree, chain, n_blocks, NULL, m) + 1 == n_blocks)
-        step_to_tail(a->c, m, a->v[at - 1].head.n_tokens);
+    if (tree_match(a->c->tree, chain, r->n_blocks, NULL, m) + 1 == r->n_blocks)
+        step_to_tail(a->c, m, last_tokens);
     free(chain);
+    return m->node != NULL;
 }
 
-static void finish_attach(struct attach *a)
+static size_t place_prompt(struct cache_recovery *a)
 {
-    size_t n_blocks = 0;
-    link_found(a);
-    for (size_t i = 0; i < a->n; i++) {
-        const struct hash128 hash = a->v[i].head.hash;
-        if (!a->v[i].has_child && !insert_found(a, i))
-            store_drop(a->c->store, a->v[i].head.fingerprint, hash);
-    }
+    struct tree_mark m = {0};
+    if (a->at == a->n_prompts)
+        return 0;
+    const struct prompt_record *r = &a->prompts[a->at++];
+    if (!find_place(a, r, &m))
+        return 1;
+    index_import(a->c->index, &r->boundary, &m);
+    tree_mark_clear(a->c->tree, &m);
+    return (size_t)r->n_blocks;
+}
+
+static size_t tell(struct cache_recovery *a)
+{
     struct tree_stats ts;
     tree_stats(a->c->tree, &ts);
-    n_blocks = (size_t)ts.blocks;
-    if (a->c->log)
-        prompt_log_replay(a->c->log, a->c->index, a->c->tree, find_place, a);
-    a->done(a->arg, n_blocks);
-    for (size_t i = 0; i < a->n; i++)
-        free(a->v[i].tokens);
-    free(a->v);
-    free(a->table);
-    free(a);
+    a->c->models[a->model - 1].recovery = NULL;
+    while (!list_empty(&a->waiters)) {
+        struct waiter *w = LIST_ENTRY(a->waiters.next, struct waiter, link);
+        list_del(&w->link);
+        w->done(w->arg, (size_t)ts.blocks);
+        free(w);
+    }
+    return 0;
+}
+
+static size_t let_go(struct cache_recovery *a)
+{
+    if (a->at == a->n)
+        return 0;
+    free(a->v[a->at++].tokens);
+    return 1;
+}
+
+static const phase_fn phases[] = {fill_table,   link_parent, choose, put_in,
+                                  place_prompt, tell,        let_go};
+
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
+static void turn(void *arg)
+{
+    struct cache_recovery *a = arg;
+    for (size_t work = 0; work < TURN_WORK;) {
+        const size_t cost = phases[a->phase](a);
+        work += cost;
+        if (cost)
+            continue;
+        a->at = 0;
+        if (++a->phase == sizeof(phases) / sizeof(phases[0])) {
+            free(a->v);
+            free(a->table);
+            free(a->prompts);
+            free(a);
+            return;
+        }
+    }
+    workers_submit(a->c->workers, nothing, turn, a);
+}
+
+/* ---- reading ----------------------------------------------------------------------- */
+
+static void on_prompts(void *arg, struct prompt_record *v, size_t n)
+{
+    struct cache_recovery *a = arg;
+    a->prompts = v;
+    a->n_prompts = n;
+    make_table(a);
+    turn(a);
 }
 
 static void on_found(void *arg, const struct store_block *b)
 {
-    struct attach *a = arg;
+    struct cache_recovery *a = arg;
     if (!b) {
-        finish_attach(a);
+        if (a->c->log)
+            prompt_log_read(a->c->log, on_prompts, a);
+        else
+            on_prompts(a, NULL, 0);
         return;
     }
     if (a->n == a->cap) {
@@ -193,18 +362,47 @@ static void on_found(void *arg, const struct store_block *b)
                                       b->tokens, b->head.n_tokens * sizeof(uint32_t))};
 }
 
+static uint32_t add_model(struct cache *c, struct hash128 fingerprint,
+                          uint64_t token_bytes)
+{
+    c->models = mem_rearray(c->models, c->n_models + 1, sizeof(*c->models));
+    c->models[c->n_models++] =
+        (struct cache_model){.fingerprint = fingerprint, .token_bytes = token_bytes};
+    return (uint32_t)c->n_models;
+}
+
+static void add_waiter(struct cache_recovery *a, void (*done)(void *arg, size_t n_blocks),
+                       void *arg)
+{
+    struct waiter *w = mem_zalloc(sizeof(*w));
+    w->done = done;
+    w->arg = arg;
+    list_push_back(&a->waiters, &w->link);
+}
+
+static struct cache_recovery *start(struct cache *c, struct hash128 fingerprint,
+                                    uint64_t token_bytes)
+{
+    struct cache_recovery *a = mem_zalloc(sizeof(*a));
+    a->c = c;
+    a->model = add_model(c, fingerprint, token_bytes);
+    a->room_blocks = c->o.max_blocks ? c->o.max_blocks : UINT64_MAX;
+    a->room_bytes = c->o.max_bytes ? c->o.max_bytes : UINT64_MAX;
+    list_init(&a->waiters);
+    c->models[a->model - 1].recovery = a;
+    store_prune_foreign(c->store, fingerprint, c->o.max_bytes / 2);
+    store_scan(c->store, fingerprint, on_found, a);
+    return a;
+}
+
 void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes,
                   void (*done)(void *arg, size_t n_blocks), void *arg)
 {
-    if (cache_model_number(c, fingerprint)) {
+    const uint32_t model = cache_model_number(c, fingerprint);
+    if (model && !c->models[model - 1].recovery) {
         done(arg, 0);
         return;
     }
-    struct attach *a = mem_zalloc(sizeof(*a));
-    a->c = c;
-    a->done = done;
-    a->arg = arg;
-    a->model = add_model(c, fingerprint, token_bytes);
-    store_prune_foreign(c->store, fingerprint, c->o.max_bytes / 2);
-    store_scan(c->store, fingerprint, on_found, a);
+    add_waiter(model ? c->models[model - 1].recovery : start(c, fingerprint, token_bytes),
+               done, arg);
 }

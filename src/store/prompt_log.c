@@ -15,40 +15,164 @@
 #include "base/mem.h"
 #include "prefix/chain.h"
 
-#define RECORD 80
-
 struct prompt_log {
-    char *path, *older;
+    char *dir, *path, *older;
     uint64_t max_bytes; /* of one generation */
     struct workers *workers;
     struct buf pending;
-    bool writing; /* a worker is at it: what comes meanwhile waits, to keep the order */
-    int fd;       /* -1: not writable */
+    struct buf written; /* what the worker writes */
+    bool writing;       /* a worker is at it, and `fd` and `written` are its own: what
+                           comes meanwhile waits, to keep the order */
+    int fd;             /* -1: not writable */
 };
 
-/* Appending is done by one job at a time on a worker; it owns its bytes. */
-struct append {
-    struct prompt_log *log;
-    int fd;
-    struct buf bytes;
+/* ---- records ----------------------------------------------------------------------- */
+
+static uint32_t record_sum(const unsigned char *r)
+{
+    const struct slice s = slice_make((const char *)r, PROMPT_LOG_RECORD - 4);
+    return (uint32_t)chain_checksum(s).lo;
+}
+
+void prompt_log_encode(const struct prompt_record *r,
+                       unsigned char out[PROMPT_LOG_RECORD])
+{
+    memcpy(out, &r->boundary.hash, 16);
+    memcpy(out + 16, &r->boundary.parent, 16);
+    memcpy(out + 32, &r->boundary.check, 8);
+    memcpy(out + 40, &r->boundary.low, 4);
+    memcpy(out + 44, &r->boundary.high, 4);
+    memcpy(out + 48, &r->boundary.reach, 4);
+    memcpy(out + 52, &r->block, 16);
+    memcpy(out + 68, &r->n_blocks, 4);
+    memset(out + 72, 0, 4);
+    const uint32_t sum = record_sum(out);
+    memcpy(out + PROMPT_LOG_RECORD - 4, &sum, 4);
+}
+
+bool prompt_log_decode(const unsigned char bytes[PROMPT_LOG_RECORD],
+                       struct prompt_record *r)
+{
+    uint32_t sum;
+    memcpy(&sum, bytes + PROMPT_LOG_RECORD - 4, 4);
+    if (sum != record_sum(bytes))
+        return false;
+    memcpy(&r->boundary.hash, bytes, 16);
+    memcpy(&r->boundary.parent, bytes + 16, 16);
+    memcpy(&r->boundary.check, bytes + 32, 8);
+    memcpy(&r->boundary.low, bytes + 40, 4);
+    memcpy(&r->boundary.high, bytes + 44, 4);
+    memcpy(&r->boundary.reach, bytes + 48, 4);
+    memcpy(&r->block, bytes + 52, 16);
+    memcpy(&r->n_blocks, bytes + 68, 4);
+    return true;
+}
+
+/* ---- reading ----------------------------------------------------------------------- */
+
+struct records {
+    struct prompt_record *v;
+    size_t n, cap;
 };
+
+static void load_file(const char *dir, const char *name, struct records *out)
+{
+    unsigned char bytes[PROMPT_LOG_RECORD];
+    struct stat st;
+    char *path = mem_printf("%s/%s", dir, name);
+    const int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
+    free(path);
+    if (!f) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+        while (fread(bytes, 1, sizeof(bytes), f) == sizeof(bytes)) {
+            if (out->n == out->cap) {
+                out->cap = out->cap ? 2 * out->cap : 256;
+                out->v = mem_rearray(out->v, out->cap, sizeof(*out->v));
+            }
+            out->n += prompt_log_decode(bytes, &out->v[out->n]);
+        }
+    fclose(f);
+}
+
+size_t prompt_log_load(const char *dir, struct prompt_record **v)
+{
+    struct records r = {0};
+    load_file(dir, "prompts.log.1", &r);
+    load_file(dir, "prompts.log", &r);
+    *v = r.v;
+    return r.n;
+}
+
+struct reading {
+    char *dir;
+    struct prompt_record *v;
+    size_t n;
+    prompt_log_read_cb done;
+    void *arg;
+};
+
+static void run_read(void *arg)
+{
+    struct reading *r = arg;
+    r->n = prompt_log_load(r->dir, &r->v);
+}
+
+static void on_read(void *arg)
+{
+    struct reading *r = arg;
+    r->done(r->arg, r->v, r->n);
+    free(r->dir);
+    free(r);
+}
+
+void prompt_log_read(struct prompt_log *l, prompt_log_read_cb done, void *arg)
+{
+    struct reading *r = mem_zalloc(sizeof(*r));
+    r->dir = mem_strdup(l->dir);
+    r->done = done;
+    r->arg = arg;
+    workers_submit(l->workers, run_read, on_read, r);
+}
+
+/* ---- opening ----------------------------------------------------------------------- */
+
+static void give_up(struct prompt_log *l)
+{
+    log_event(LOG_WARN, "prompt-log", "error", "%s", strerror(errno), NULL);
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
+}
+
+/* A write that was torn must not put the records behind it out of step. */
+static void cut_torn(struct prompt_log *l)
+{
+    struct stat st;
+    if (fstat(l->fd, &st) != 0)
+        give_up(l);
+    else if (st.st_size % PROMPT_LOG_RECORD &&
+             ftruncate(l->fd, st.st_size - st.st_size % PROMPT_LOG_RECORD) != 0)
+        give_up(l);
+}
 
 static void open_file(struct prompt_log *l)
 {
-    struct stat st;
     l->fd = open(l->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (l->fd < 0 || fstat(l->fd, &st) != 0) {
-        log_event(LOG_WARN, "prompt-log", "error", "%s", strerror(errno), NULL);
-        return;
-    }
-    /* A write that was torn must not put the records behind it out of step. */
-    if (st.st_size % RECORD && ftruncate(l->fd, st.st_size - st.st_size % RECORD) != 0)
-        log_event(LOG_WARN, "prompt-log", "error", "%s", strerror(errno), NULL);
+    if (l->fd < 0)
+        give_up(l);
+    else
+        cut_torn(l);
 }
 
 struct prompt_log *prompt_log_open(const char *dir, uint64_t max_bytes, struct workers *w)
 {
     struct prompt_log *l = mem_zalloc(sizeof(*l));
+    l->dir = mem_strdup(dir);
     l->path = mem_printf("%s/prompts.log", dir);
     l->older = mem_printf("%s/prompts.log.1", dir);
     l->max_bytes = max_bytes / 2;
@@ -57,68 +181,12 @@ struct prompt_log *prompt_log_open(const char *dir, uint64_t max_bytes, struct w
     return l;
 }
 
-static void write_all(int fd, struct slice s)
-{
-    struct stat st;
-    if (fd < 0 || fstat(fd, &st) != 0)
-        return;
-    const ssize_t n = write(fd, s.ptr, s.len);
-    if (n >= 0 && (size_t)n < s.len && ftruncate(fd, st.st_size) != 0)
-        return; /* the next open cuts it */
-}
+/* ---- writing ----------------------------------------------------------------------- */
 
-void prompt_log_close(struct prompt_log *l)
+void prompt_log_add(struct prompt_log *l, const struct prompt_record *r)
 {
-    if (!l)
-        return;
-    assert(!l->writing);
-    write_all(l->fd, buf_slice(&l->pending));
-    buf_free(&l->pending);
-    if (l->fd >= 0)
-        close(l->fd);
-    free(l->path);
-    free(l->older);
-    free(l);
-}
-
-static uint32_t record_sum(const unsigned char *r)
-{
-    return (uint32_t)chain_checksum(slice_make((const char *)r, RECORD - 4)).lo;
-}
-
-void prompt_log_add(struct prompt_log *l, const struct index_record *r,
-                    struct hash128 block, uint32_t n_blocks)
-{
-    unsigned char v[RECORD];
-    memcpy(v, &r->hash, 16);
-    memcpy(v + 16, &r->parent, 16);
-    memcpy(v + 32, &r->check, 8);
-    memcpy(v + 40, &r->low, 4);
-    memcpy(v + 44, &r->high, 4);
-    memcpy(v + 48, &r->reach, 4);
-    memcpy(v + 52, &block, 16);
-    memcpy(v + 68, &n_blocks, 4);
-    memset(v + 72, 0, 4);
-    const uint32_t sum = record_sum(v);
-    memcpy(v + RECORD - 4, &sum, 4);
-    buf_append(&l->pending, v, RECORD);
-}
-
-static void run_append(void *arg)
-{
-    struct append *a = arg;
-    write_all(a->fd, buf_slice(&a->bytes));
-    close(a->fd);
-}
-
-static void on_appended(void *arg)
-{
-    struct append *a = arg;
-    struct prompt_log *l = a->log;
-    buf_free(&a->bytes);
-    free(a);
-    l->writing = false;
-    prompt_log_flush(l);
+    prompt_log_encode(r, (unsigned char *)buf_reserve(&l->pending, PROMPT_LOG_RECORD));
+    buf_commit(&l->pending, PROMPT_LOG_RECORD);
 }
 
 static void rotate(struct prompt_log *l)
@@ -132,61 +200,64 @@ static void rotate(struct prompt_log *l)
     open_file(l);
 }
 
+/* What does not fit whole (a full disk) is left out up to the last whole record. */
+static void write_out(struct prompt_log *l, struct slice s)
+{
+    while (l->fd >= 0 && s.len) {
+        const ssize_t n = write(l->fd, s.ptr, s.len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            cut_torn(l);
+            return;
+        }
+        s.ptr += n;
+        s.len -= (size_t)n;
+    }
+}
+
+static void run_append(void *arg)
+{
+    struct prompt_log *l = arg;
+    rotate(l);
+    write_out(l, buf_slice(&l->written));
+}
+
+static void on_appended(void *arg)
+{
+    struct prompt_log *l = arg;
+    buf_clear(&l->written);
+    l->writing = false;
+    prompt_log_flush(l);
+}
+
 void prompt_log_flush(struct prompt_log *l)
 {
-    if (l->fd < 0)
-        buf_clear(&l->pending);
     if (l->writing || !buf_len(&l->pending))
         return;
-    rotate(l);
-    const int fd = l->fd < 0 ? -1 : dup(l->fd);
-    if (fd < 0)
+    if (l->fd < 0) {
+        buf_clear(&l->pending);
         return;
-    struct append *a = mem_zalloc(sizeof(*a));
-    a->log = l;
-    a->fd = fd;
-    l->writing = true;
-    a->bytes = l->pending;
-    l->pending = (struct buf){0};
-    workers_submit(l->workers, run_append, on_appended, a);
-}
-
-static size_t replay_file(const char *path, struct index *ix, struct tree *t,
-                          prompt_log_place place, void *arg)
-{
-    unsigned char v[RECORD];
-    size_t n = 0;
-    FILE *f = fopen(path, "rbe");
-    if (!f)
-        return 0;
-    while (fread(v, 1, RECORD, f) == RECORD) {
-        struct index_record r;
-        struct hash128 block;
-        struct tree_mark m = {0};
-        uint32_t n_blocks, sum;
-        memcpy(&sum, v + RECORD - 4, 4);
-        if (sum != record_sum(v))
-            continue;
-        memcpy(&r.hash, v, 16);
-        memcpy(&r.parent, v + 16, 16);
-        memcpy(&r.check, v + 32, 8);
-        memcpy(&r.low, v + 40, 4);
-        memcpy(&r.high, v + 44, 4);
-        memcpy(&r.reach, v + 48, 4);
-        memcpy(&block, v + 52, 16);
-        memcpy(&n_blocks, v + 68, 4);
-        place(arg, block, n_blocks, &m);
-        if (m.node)
-            n += index_import(ix, &r, &m);
-        tree_mark_clear(t, &m);
     }
-    fclose(f);
-    return n;
+    const struct buf spare = l->written;
+    l->written = l->pending;
+    l->pending = spare;
+    l->writing = true;
+    workers_submit(l->workers, run_append, on_appended, l);
 }
 
-size_t prompt_log_replay(struct prompt_log *l, struct index *ix, struct tree *t,
-                         prompt_log_place place, void *arg)
+void prompt_log_close(struct prompt_log *l)
 {
-    const size_t older = replay_file(l->older, ix, t, place, arg);
-    return older + replay_file(l->path, ix, t, place, arg);
+    if (!l)
+        return;
+    assert(!l->writing);
+    write_out(l, buf_slice(&l->pending));
+    buf_free(&l->pending);
+    buf_free(&l->written);
+    if (l->fd >= 0)
+        close(l->fd);
+    free(l->dir);
+    free(l->path);
+    free(l->older);
+    free(l);
 }

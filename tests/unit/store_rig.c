@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "store_rig.h"
 
+#include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "../../src/store/store_internal.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "cmocka_all.h"
@@ -71,6 +75,35 @@ char *store_rig_find(const char *dir, const char *name)
     found = NULL;
     nftw(dir, look_at, 16, FTW_PHYS);
     return found;
+}
+
+char *store_rig_block_path(const char *dir, struct hash128 fingerprint, const char *hash)
+{
+    char hex[HASH128_HEX];
+    return mem_printf("%s/blocks/%s/%.2s/%s.kv", dir, hash128_hex(fingerprint, hex), hash,
+                      hash);
+}
+
+void store_rig_plant(const char *dir, const struct store_block *b, time_t used)
+{
+    char model[HASH128_HEX], hash[HASH128_HEX];
+    const struct timespec times[2] = {{.tv_sec = used}, {.tv_sec = used}};
+    const struct slice bytes = store_block_file(b);
+    hash128_hex(b->head.fingerprint, model);
+    hash128_hex(b->head.hash, hash);
+    char *folder = mem_printf("%s/blocks/%s", dir, model);
+    char *shard = mem_printf("%s/%.2s", folder, hash);
+    char *path = store_rig_block_path(dir, b->head.fingerprint, hash);
+    mkdir(folder, 0700);
+    mkdir(shard, 0700);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, bytes.ptr, bytes.len), bytes.len);
+    assert_int_equal(futimens(fd, times), 0);
+    close(fd);
+    free(folder);
+    free(shard);
+    free(path);
 }
 
 void store_rig_flip(const char *path, long at)

@@ -4,7 +4,10 @@
 
 /* What the tests of what lies above the store share: a loop, workers, a folder. */
 
+#include <time.h>
+
 #include "io/workers.h"
+#include "store/store.h"
 
 struct store_rig {
     struct loop *loop;
@@ -20,6 +23,13 @@ void store_rig_settle(struct store_rig *r);
 
 /* The only file below `dir` whose name begins so, as a new string; NULL: none. */
 char *store_rig_find(const char *dir, const char *name);
+
+/* Puts the file of a block into the directory of a store, for its next start, last used
+ * then. Not synced: thousands take a moment. */
+void store_rig_plant(const char *dir, const struct store_block *b, time_t used);
+
+/* Where a block's file belongs, as a new string. */
+char *store_rig_block_path(const char *dir, struct hash128 fingerprint, const char *hash);
 
 void store_rig_flip(const char *path, long at); /* one byte of a file */
 

@@ -480,6 +480,170 @@ static void test_block_behind_a_missing_one_is_not_recovered(void **state)
     free(path);
 }
 
+/* Puts the files of a sequence from block `first` on there, for the next start. */
+static void plant(const struct sequence *s, size_t first, time_t used)
+{
+    for (size_t i = first; i < s->n_full + (s->tail > 0); i++) {
+        struct store_block *b = block_of(s, i);
+        store_rig_plant(dir, b, used);
+        store_block_put(b);
+    }
+}
+
+static void test_start_shared_by_the_oldest_and_the_newest_survives(void **state)
+{
+    (void)state;
+    const struct text oldest = {1, 2 * BT, 4 * BT}, middle = {2, 0, 4 * BT},
+                      newest = {3, 2 * BT, 4 * BT};
+    open_a();
+    const struct sequence a = sequence_of(model_a, oldest),
+                          b = sequence_of(model_a, middle),
+                          c = sequence_of(model_a, newest);
+    plant(&a, 0, 1000);
+    plant(&b, 0, 2000);
+    plant(&c, 2, 3000);
+    close_cache();
+    options.max_blocks = 4;
+    assert_int_equal(open_a(), 4);
+    assert_fetched(model_a, newest, 4 * BT);
+    assert_int_equal(stats().disk_blocks, 4);
+    assert_false(on_disk(model_a, oldest, 3));
+    assert_false(on_disk(model_a, middle, 0));
+}
+
+static size_t n_attached;
+
+static void count_attached(void *arg, size_t n_blocks)
+{
+    assert_ptr_equal(arg, &rig);
+    assert_int_equal(n_blocks, 5);
+    n_attached++;
+}
+
+static void test_attaching_while_it_is_recovered_waits(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    close_cache();
+    open_cache();
+    n_attached = 0;
+    for (int i = 0; i < 3; i++)
+        cache_attach(cache, model_a, TOKEN_BYTES, count_attached, &rig);
+    assert_int_equal(n_attached, 0);
+    store_rig_settle(&rig);
+    assert_int_equal(n_attached, 3);
+    assert_int_equal(tree_blocks(), 5);
+}
+
+/* Families of sequences of 32 blocks that part in the last one. */
+enum { FAMILIES = 10, LEAVES = 300, DEPTH = MAX_TOKENS / BT };
+
+static struct sequence leaf_of(uint32_t family, uint32_t leaf)
+{
+    struct sequence s = sequence_of(model_a, (struct text){family, 0, MAX_TOKENS});
+    s.tokens[MAX_TOKENS - 1] = 7000000 + leaf;
+    s.chain[DEPTH - 1] =
+        chain_block(cache_key(cache), s.chain[DEPTH - 2], s.tokens + MAX_TOKENS - BT, BT);
+    return s;
+}
+
+/* Half of the first family is the oldest of all, the other half the newest. */
+static void plant_families(void)
+{
+    for (uint32_t i = 0; i < FAMILIES; i++)
+        for (uint32_t k = 0; k < LEAVES; k++) {
+            const struct sequence s = leaf_of(i + 1, k);
+            const time_t used = i == 0 && k >= LEAVES / 2 ? 1000000 : i * LEAVES + k;
+            plant(&s, k ? DEPTH - 1 : 0, used);
+        }
+}
+
+enum { ALL_BLOCKS = FAMILIES * (DEPTH - 1 + LEAVES) };
+
+/* What comes between two turns: sees what the last one did, or does something itself. */
+static uint64_t blocks_before, most_in_a_turn;
+static uint32_t n_turns;
+static bool others_live;
+
+static void between_turns(void *arg)
+{
+    (void)arg;
+    const uint64_t now = tree_blocks();
+    if (now > blocks_before && now - blocks_before > most_in_a_turn)
+        most_in_a_turn = now - blocks_before;
+    if (now > blocks_before)
+        n_turns++;
+    if (others_live && now) {
+        const struct text t = {100 + n_turns, 0, MAX_TOKENS};
+        const struct sequence s = sequence_of(model_b, t);
+        struct tree_mark m = {0};
+        insert(&s, &m);
+        tree_mark_clear(cache_tree(cache), &m);
+    }
+    blocks_before = tree_blocks();
+    if (!is_attached)
+        loop_defer(rig.loop, between_turns, NULL);
+}
+
+static void recover_families(void)
+{
+    open_cache();
+    plant_families();
+    options.max_blocks = ALL_BLOCKS;
+    close_cache();
+    open_cache();
+    attach(model_b);
+    blocks_before = most_in_a_turn = n_turns = 0;
+    is_attached = false;
+    cache_attach(cache, model_a, TOKEN_BYTES, on_attached, &rig);
+    loop_defer(rig.loop, between_turns, NULL);
+    store_rig_settle(&rig);
+    assert_true(is_attached);
+}
+
+static void test_recovery_takes_many_short_turns(void **state)
+{
+    (void)state;
+    others_live = false;
+    recover_families();
+    assert_int_equal(attached, ALL_BLOCKS);
+    assert_true(n_turns >= 20);
+    assert_true(most_in_a_turn <= 400);
+}
+
+/* In the tree if, and only if, in the directory. */
+static void test_others_may_evict_while_it_recovers(void **state)
+{
+    (void)state;
+    size_t n_there = 0, n_cut_off = 0;
+    others_live = true;
+    recover_families();
+    store_rig_settle(&rig);
+    for (uint32_t i = 0; i < FAMILIES; i++)
+        for (uint32_t k = 0; k < LEAVES; k++) {
+            char hex[HASH128_HEX];
+            const struct sequence s = leaf_of(i + 1, k);
+            char *path =
+                store_rig_block_path(dir, model_a, hash128_hex(s.chain[DEPTH - 1], hex));
+            struct tree_mark m = {0};
+            tree_match(cache_tree(cache), s.chain, DEPTH, s.tokens, &m);
+            const bool there = tree_mark_blocks(&m) == DEPTH;
+            assert_int_equal(cache_restorable(cache, &m, UINT32_MAX),
+                             tree_mark_tokens(&m));
+            assert_int_equal(access(path, F_OK) == 0, there);
+            n_there += there;
+            n_cut_off += i == 0 && k >= LEAVES / 2 && !there;
+            tree_mark_clear(cache_tree(cache), &m);
+            free(path);
+        }
+    assert_true(n_there > LEAVES);
+    assert_true(n_cut_off > 0); /* the newest leaves lost their start */
+    char why[200];
+    if (!tree_check(cache_tree(cache), why, sizeof(why)))
+        fail_msg("%s", why);
+}
+
 /* ---- models ------------------------------------------------------------------------ */
 
 static void test_models_do_not_mix(void **state)
@@ -756,6 +920,10 @@ int main(void)
         TEST(attaching_again_finds_nothing_new),
         TEST(smaller_budget_after_a_restart_drops_the_rest),
         TEST(sequence_larger_than_the_budget_keeps_its_start),
+        TEST(start_shared_by_the_oldest_and_the_newest_survives),
+        TEST(attaching_while_it_is_recovered_waits),
+        TEST(recovery_takes_many_short_turns),
+        TEST(others_may_evict_while_it_recovers),
         TEST(block_behind_a_missing_one_is_not_recovered),
         TEST(models_do_not_mix),
         TEST(only_attached_models_are_known),
