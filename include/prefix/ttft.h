@@ -14,12 +14,15 @@
  * window of TTFT_KEEP samples.
  *
  * The interval is where a new measurement would lie, 95 of 100 times: Student's t for the
- * samples of the fit, noise of equal size everywhere, and the uncertainty of a, b and c.
+ * samples of the fit, their noise, and the uncertainty of a, b and c. The noise has a
+ * fixed part and one in proportion to the time; both are estimated from the samples, and
+ * these are weighted accordingly.
  *
  * A plain value; {0} knows nothing.
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define TTFT_KEEP 512
@@ -32,20 +35,31 @@ struct ttft_sample {
 
 struct ttft_model {
     struct ttft_sample v[TTFT_KEEP];
-    uint64_t n;            /* samples ever added */
-    double a, b, c, sigma; /* of the last fit; ms */
-    double max_tokens;     /* longest k + m among the samples of the fit */
+    uint64_t n;     /* samples ever added */
+    double a, b, c; /* of the last fit; ms */
+    double sigma;   /* about 1: deviation in units of the noise */
+    struct ttft_noise {
+        double fixed, relative; /* variance of a measurement: fixed + relative · ms² */
+    } noise;
+    double max_tokens; /* longest k + m among the samples of the fit */
     double min_fresh, max_fresh;
     bool fitted;
     bool stale; /* samples came since the last fit */
 
     /* private, of the last fit */
-    double spread[3][3]; /* covariance of a, b, c for a sigma of 1 */
-    double t95;          /* quantile of Student's t */
+    struct ttft_fit {
+        double beta[3];
+        double spread[3][3]; /* covariance of beta for a sigma of 1 */
+        double sigma, t95;   /* t95: quantile of Student's t */
+    } kept, free;            /* with coefficients ≥ 0, and with any */
+    double least;            /* no time counts as less noisy than this one, ms */
 };
 
-/* Adds a measurement. What cannot be one (m < 1, k < 0, ms ≤ 0, no number, 10⁹ or
- * more) is ignored. */
+/* False for what cannot be a measurement: m < 1, k < 0, ms ≤ 0, no number, 10⁹ and
+ * more. */
+bool ttft_is_sample(double reused, double fresh, double ms);
+
+/* Adds a measurement; what cannot be one is ignored. */
 void ttft_add(struct ttft_model *m, double reused, double fresh, double ms);
 
 struct ttft_estimate {
@@ -56,5 +70,15 @@ struct ttft_estimate {
 /* False while too little is known. Fits anew where samples came since the last call. */
 bool ttft_predict(struct ttft_model *m, double reused, double fresh,
                   struct ttft_estimate *out);
+
+/*
+ * What n prompts would have cost together, cold (lengths in tokens). Their own noise
+ * partly cancels out; the uncertainty of the model does not. False like ttft_predict().
+ */
+struct ttft_sum {
+    double ms, half; /* the 95 % prediction interval is ms ± half */
+};
+bool ttft_predict_sum(struct ttft_model *m, const double *lengths, size_t n,
+                      struct ttft_sum *out);
 
 #endif

@@ -68,6 +68,12 @@ static struct ttft_estimate predict(double k, double m)
     return e;
 }
 
+/* Deviation of a measurement of so many ms. */
+static double noise(double ms)
+{
+    return model.sigma * sqrt(model.noise.fixed + model.noise.relative * ms * ms);
+}
+
 /* ---- too little -------------------------------------------------------------------- */
 
 static void test_ttft_predicts_nothing_from_few_samples(void **state)
@@ -108,7 +114,7 @@ static void test_ttft_recovers_exact_coefficients(void **state)
     assert_near(model.a, llama.a, 1e-3);
     assert_near(model.b, llama.b, 1e-6);
     assert_near(model.c, llama.c, 1e-10);
-    assert_near(model.sigma, 0, 1e-4);
+    assert_near(noise(4000), 0, 1e-4);
     assert_near(predict(2000, 1000).ms, cost(&llama, 2000, 1000), 1e-3);
 }
 
@@ -120,7 +126,8 @@ static void test_ttft_recovers_coefficients_from_noise(void **state)
     assert_near(model.a, llama.a, 8);
     assert_near(model.b, llama.b, 0.01);
     assert_near(model.c, llama.c, 4e-7);
-    assert_near(model.sigma, 20, 2.5);
+    assert_near(noise(1000), 20, 2.5);
+    assert_near(noise(4000), 20, 5);
     assert_near(predict(0, 8000).ms, cost(&llama, 0, 8000), 15);
 }
 
@@ -134,7 +141,7 @@ static void test_ttft_leaves_outliers_out(void **state)
     }
     assert_near(predict(0, 8000).ms, cost(&llama, 0, 8000), 15);
     assert_near(predict(4000, 100).ms, cost(&llama, 4000, 100), 10);
-    assert_near(model.sigma, 10, 2);
+    assert_near(noise(1000), 10, 2);
 }
 
 static void test_ttft_coefficients_are_never_negative(void **state)
