@@ -3,8 +3,8 @@
 #define INCIPIT_BASE_CLOCK_H
 
 /*
- * Time of this machine. Only `io` and the folders below it ask for it; pure modules
- * (`proto`, `prefix`, `route`) get `now_us` as a parameter.
+ * Time of this machine. Pure modules (`proto`, `prefix`, `route`) get `now_us` as a
+ * parameter; what has a loop asks that.
  */
 
 #include <stdint.h>

@@ -69,15 +69,17 @@ static json_t *index_json(struct cache *c)
 static json_t *store_json(struct cache *c)
 {
     static const char *const names[] = {
-        "blocks",  "bytes",   "ram_blocks",   "ram_bytes", "disk_blocks", "disk_bytes",
-        "damaged", "missing", "write_errors", "evicted",   "ram_hits",    "disk_hits"};
+        "blocks",     "bytes",   "ram_blocks", "ram_bytes",    "disk_blocks",
+        "disk_bytes", "damaged", "missing",    "write_errors", "read_errors",
+        "orphans",    "evicted", "ram_hits",   "disk_hits"};
     struct store_stats s;
     struct tree_stats t;
     store_stats(cache_store(c), &s);
     tree_stats(cache_tree(c), &t);
-    const uint64_t v[] = {t.blocks,       t.bytes,      s.ram_blocks, s.ram_bytes,
-                          s.disk_blocks,  s.disk_bytes, s.damaged,    s.missing,
-                          s.write_errors, t.evicted,    s.ram_hits,   s.disk_hits};
+    const uint64_t v[] = {t.blocks,       t.bytes,       s.ram_blocks, s.ram_bytes,
+                          s.disk_blocks,  s.disk_bytes,  s.damaged,    s.missing,
+                          s.write_errors, s.read_errors, s.orphans,    t.evicted,
+                          s.ram_hits,     s.disk_hits};
     return integers(names, v, sizeof(v) / sizeof(v[0]));
 }
 

@@ -202,6 +202,8 @@ static void put_cache(struct cache *c, struct buf *out)
             s.missing);
     put_one(out, "incipit_store_write_errors_total", "counter",
             "Blocks kept in RAM only.", s.write_errors);
+    put_one(out, "incipit_store_read_errors_total", "counter",
+            "Reads of blocks that failed and may work again.", s.read_errors);
 }
 
 static void put_front(const struct front *f, struct buf *out)

@@ -182,24 +182,27 @@ static int read_block(int fd, const struct stat *st, const struct store_name *na
 {
     unsigned char head[STORE_BLOCK_HEAD], *bytes;
     struct store_head h;
-    if (!S_ISREG(st->st_mode) || !store_file_read(fd, head, sizeof head))
-        return err_set(e, ERR_CHECKSUM, "not a file, or cut short");
+    if (!S_ISREG(st->st_mode))
+        return err_set(e, ERR_CHECKSUM, "not a file");
+    if (!store_file_read(fd, head, sizeof head))
+        return store_file_read_failed(e);
     if (store_block_read_head(head, (uint64_t)st->st_size, &h, e))
         return ERR_CHECKSUM;
     if (!hash128_eq(h.fingerprint, name->fingerprint) || !hash128_eq(h.hash, name->hash))
         return err_set(e, ERR_CHECKSUM, "holds another block");
     struct store_block *b = store_block_blank(&h, &bytes);
     memcpy(bytes, head, sizeof head);
-    const bool read_all =
-        store_file_read(fd, bytes + sizeof head, (size_t)st->st_size - sizeof head);
+    int rc = 0;
+    if (!store_file_read(fd, bytes + sizeof head, (size_t)st->st_size - sizeof head))
+        rc = store_file_read_failed(e);
     store_block_adopt(b);
-    if (!read_all || !store_block_verify(b)) {
+    if (!rc && !store_block_verify(b))
+        rc = err_set(e, ERR_CHECKSUM, "checksum is wrong");
+    if (rc)
         store_block_put(b);
-        return err_set(e, ERR_CHECKSUM,
-                       read_all ? "checksum is wrong" : "cannot be read");
-    }
-    *out = b;
-    return 0;
+    else
+        *out = b;
+    return rc;
 }
 
 /* As open(2): a symlink in our place is damage as well. */
@@ -228,9 +231,11 @@ static int get_in_shard(struct store_dir *d, int shard, const struct store_name 
                                  : err_errno(&why, "fstat");
     if (rc == 0)
         touch_file(shard, file, &st);
-    else
+    else if (rc != ERR_IO)
         store_dir_set_aside(d, shard, name, why.text);
     close(fd);
+    if (rc == ERR_IO)
+        return err_set(e, ERR_IO, "%s", why.text);
     return rc ? err_set(e, ERR_CHECKSUM, "is damaged: %s", why.text) : 0;
 }
 

@@ -41,13 +41,19 @@ bool store_file_read(int fd, void *out, size_t n)
     while (n > 0) {
         const ssize_t got = read_some(fd, p, n);
         if (got <= 0) {
-            errno = got < 0 ? errno : EIO;
+            errno = got < 0 ? errno : ENODATA;
             return false;
         }
         p += got;
         n -= (size_t)got;
     }
     return true;
+}
+
+int store_file_read_failed(struct err *e)
+{
+    return errno == ENODATA ? err_set(e, ERR_CHECKSUM, "cut short")
+                            : err_errno(e, "reading a block");
 }
 
 int64_t store_file_read_small(int at, const char *name, void *out, size_t max)
@@ -103,7 +109,7 @@ bool store_file_write(const struct store_file_target *t, struct slice bytes)
     return ok;
 }
 
-void store_file_each(int folder, store_file_fn fn, void *arg)
+bool store_file_each(int folder, store_file_fn fn, void *arg)
 {
     /* A stream closes its descriptor, and two streams on one would share the position. */
     const int own = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -111,12 +117,13 @@ void store_file_each(int folder, store_file_fn fn, void *arg)
     if (!stream) {
         if (own >= 0)
             close(own);
-        return;
+        return false;
     }
     for (struct dirent *entry; (entry = readdir(stream));)
         if (entry->d_name[0] != '.')
             fn(arg, folder, entry->d_name);
     closedir(stream);
+    return true;
 }
 
 static void remove_file(void *arg, int folder, const char *name)

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -93,7 +94,14 @@ static void count_read(struct store *s, const struct read_op *r)
     s->count.disk_hits += r->from_slow;
     s->count.ram_hits += r->block && !r->from_slow;
     s->count.missing += r->err.code == ERR_NOT_FOUND;
-    s->count.read_errors += r->err.code == ERR_IO;
+    if (r->err.code == ERR_IO) {
+        s->count.read_errors++;
+        if (trouble_begins(&s->reading, clock_mono_us()))
+            log_event(LOG_WARN, "store-read-failed", "error", "%s", r->err.text, NULL);
+    } else if (r->from_slow && trouble_ends(&s->reading, clock_mono_us())) {
+        log_event(LOG_INFO, "store-read-works", "failures", "%llu",
+                  (unsigned long long)s->reading.n, NULL);
+    }
 }
 
 static void on_read(struct store_op *op)

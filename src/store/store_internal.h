@@ -22,6 +22,7 @@
 #include "base/hash128.h"
 #include "base/list.h"
 #include "base/slice.h"
+#include "base/trouble.h"
 #include "io/workers.h"
 #include "prefix/chain.h"
 #include "store/store.h"
@@ -143,8 +144,12 @@ int store_file_folder(int at, const char *name, bool make);
 /* Reads at most `max` bytes of a regular file. Bytes read, or -1: see errno. */
 int64_t store_file_read_small(int at, const char *name, void *out, size_t max);
 
-/* Reads exactly n bytes. Less than that is EIO. */
+/* Reads exactly n bytes. Where the file ends before, errno is ENODATA. */
 bool store_file_read(int fd, void *out, size_t n);
+
+/* Why that failed: ERR_CHECKSUM where the file ends before, so that it is damaged; ERR_IO
+ * where it may be read the next time. */
+int store_file_read_failed(struct err *e);
 
 /* Writes a new file (0600) under a name of its own in `tmp`, syncs it if asked to, and
  * moves it to `name` in `to`. On failure nothing is left behind, and errno tells why. */
@@ -159,9 +164,9 @@ bool store_file_write(const struct store_file_target *t, struct slice bytes);
 /* Deletes all files in a folder. */
 void store_file_clear(int folder);
 
-/* Calls fn for each entry that is not hidden, in no order. */
+/* Calls fn for each entry that is not hidden, in no order. False where it could not. */
 typedef void (*store_file_fn)(void *arg, int folder, const char *name);
-void store_file_each(int folder, store_file_fn fn, void *arg);
+bool store_file_each(int folder, store_file_fn fn, void *arg);
 
 /* ---- store_dir.c: the directory ---------------------------------------------------- */
 
@@ -201,7 +206,8 @@ void store_dir_unlink(struct store_dir *d, int shard, const struct store_name *n
 /* One file of blocks/: its shard's folder, name and state. */
 typedef void (*store_scan_fn)(void *arg, int shard, const struct store_name *name,
                               const struct stat *st);
-void store_scan_files(int blocks, struct hash128 fingerprint, store_scan_fn fn,
+/* False where a part could not be looked at. */
+bool store_scan_files(int blocks, struct hash128 fingerprint, store_scan_fn fn,
                       void *arg);
 
 /* Fingerprints that have a folder. */
@@ -233,7 +239,7 @@ void store_scan_free(struct store_scan_list *l);
 void store_scan_prune(struct store_dir *d, struct store_folder *folders, size_t n,
                       uint64_t keep_bytes);
 
-/* ---- store.c: what its parts share -------------------------------------------------- */
+/* ---- store.c: what its parts share ------------------------------------------------- */
 
 struct store {
     struct workers *workers;
@@ -244,7 +250,7 @@ struct store {
     unsigned char key[CHAIN_KEY_BYTES];
     struct list notes; /* without a directory */
     uint64_t unwritten_bytes;
-    bool write_broken; /* the last write failed, and that was logged */
+    struct trouble writing, reading;
     struct store_stats count;
 };
 

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -45,14 +46,12 @@ static void run_write(struct store_op *op)
 /* A full disk says so once, and once more when it works again. */
 static void note_write(struct store *s, int rc, const struct err *e)
 {
-    if (rc) {
-        s->count.write_errors++;
-        if (!s->write_broken)
-            log_event(LOG_WARN, "store-write-failed", "error", "%s", e->text, NULL);
-    } else if (s->write_broken) {
-        log_event(LOG_INFO, "store-write-works", NULL);
-    }
-    s->write_broken = rc != 0;
+    s->count.write_errors += rc != 0;
+    if (rc && trouble_begins(&s->writing, clock_mono_us()))
+        log_event(LOG_WARN, "store-write-failed", "error", "%s", e->text, NULL);
+    if (!rc && trouble_ends(&s->writing, clock_mono_us()))
+        log_event(LOG_INFO, "store-write-works", "failures", "%llu",
+                  (unsigned long long)s->writing.n, NULL);
 }
 
 static void on_written(struct store_op *op)

@@ -35,6 +35,7 @@ struct walk {
     store_scan_fn fn;
     void *arg;
     char shard[4];
+    bool unseen; /* a part could not be looked at */
 };
 
 /* "<32 hex>.kv", in the folder that belongs to it; other names are not ours. */
@@ -58,26 +59,35 @@ static void on_file(void *arg, int shard, const char *file)
         w->fn(w->arg, shard, &name, &st);
 }
 
+/* Nothing of ours is there, or a link or a file in its place. */
+static bool is_no_folder(int why)
+{
+    return why == ENOENT || why == ENOTDIR || why == ELOOP;
+}
+
 static void on_shard(void *arg, int folder, const char *name)
 {
     struct walk *w = arg;
     const int shard = strlen(name) == 2 ? store_file_folder(folder, name, false) : -1;
-    if (shard < 0)
+    if (shard < 0) {
+        w->unseen |= strlen(name) == 2 && !is_no_folder(errno);
         return;
+    }
     memcpy(w->shard, name, 3);
-    store_file_each(shard, on_file, arg);
+    w->unseen |= !store_file_each(shard, on_file, arg);
     close(shard);
 }
 
-void store_scan_files(int blocks, struct hash128 fingerprint, store_scan_fn fn, void *arg)
+bool store_scan_files(int blocks, struct hash128 fingerprint, store_scan_fn fn, void *arg)
 {
     struct walk w = {.fingerprint = fingerprint, .fn = fn, .arg = arg};
     char hex[HASH128_HEX];
     const int folder = store_file_folder(blocks, hash128_hex(fingerprint, hex), false);
     if (folder < 0)
-        return;
-    store_file_each(folder, on_shard, &w);
+        return is_no_folder(errno);
+    w.unseen |= !store_file_each(folder, on_shard, &w);
     close(folder);
+    return !w.unseen;
 }
 
 /* ---- what is there when we open ---------------------------------------------------- */
@@ -121,6 +131,7 @@ void store_scan_folders(struct store_dir *d)
 struct recovery {
     struct store_dir *d;
     struct store_scan_list *list;
+    bool unseen; /* there is more that could not be read */
     unsigned char bytes[STORE_BLOCK_HEAD + 4 * STORE_MAX_BLOCK_TOKENS];
 };
 
@@ -128,13 +139,15 @@ struct recovery {
 static int read_start(struct recovery *r, int fd, const struct stat *st,
                       struct store_head *h, struct err *e)
 {
-    if (!S_ISREG(st->st_mode) || !store_file_read(fd, r->bytes, STORE_BLOCK_HEAD))
-        return err_set(e, ERR_FORMAT, "not a file, or cut short");
+    if (!S_ISREG(st->st_mode))
+        return err_set(e, ERR_FORMAT, "not a file");
+    if (!store_file_read(fd, r->bytes, STORE_BLOCK_HEAD))
+        return store_file_read_failed(e);
     const int rc = store_block_read_head(r->bytes, (uint64_t)st->st_size, h, e);
     if (rc)
         return rc;
     if (!store_file_read(fd, r->bytes + STORE_BLOCK_HEAD, 4 * (size_t)h->n_tokens))
-        return err_set(e, ERR_FORMAT, "cannot be read");
+        return store_file_read_failed(e);
     return store_block_head_ok(r->bytes, h)
                ? 0
                : err_set(e, ERR_CHECKSUM, "checksum of the head is wrong");
@@ -157,8 +170,8 @@ static void keep_found(struct recovery *r, const struct store_head *h,
     };
 }
 
-/* Head and token ids of one file. ERR_NOT_FOUND where it could not be opened for reasons
- * that are not the file's. */
+/* Head and token ids of one file. ERR_IO where it could not be read for reasons that are
+ * not the file's, ERR_NOT_FOUND where it has gone. */
 static int recover(struct recovery *r, int shard, const struct store_name *name,
                    const struct stat *st, struct store_head *h, struct err *e)
 {
@@ -166,8 +179,9 @@ static int recover(struct recovery *r, int shard, const struct store_name *name,
     snprintf(file, sizeof file, "%s.kv", hash128_hex(name->hash, hex));
     const int fd = openat(shard, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
-        return err_set(e, errno == ELOOP ? ERR_FORMAT : ERR_NOT_FOUND, "%s",
-                       strerror(errno));
+        return errno == ELOOP    ? err_set(e, ERR_FORMAT, "is a symbolic link")
+               : errno == ENOENT ? err_set(e, ERR_NOT_FOUND, "has gone")
+                                 : err_errno(e, "opening a block");
     int rc = read_start(r, fd, st, h, e);
     if (!rc && (!hash128_eq(h->fingerprint, name->fingerprint) ||
                 !hash128_eq(h->hash, name->hash)))
@@ -185,6 +199,8 @@ static void recover_file(void *arg, int shard, const struct store_name *name,
     const int rc = recover(r, shard, name, st, &h, &e);
     if (rc == 0)
         keep_found(r, &h, st);
+    else if (rc == ERR_IO)
+        r->unseen = true;
     else if (rc != ERR_NOT_FOUND)
         store_dir_set_aside(r->d, shard, name, e.text);
 }
@@ -254,16 +270,17 @@ static void link_found(struct store_scan_list *l)
 
 /*
  * Without its parents a block can never be reached. Of blocks that were written since we
- * opened, the parent may just not have been seen: these stay.
+ * opened, the parent may just not have been seen: these stay. So do all where a part of
+ * the directory could not be read.
  */
-static void drop_orphans(struct store_dir *d, struct store_scan_list *l)
+static void part_orphans(struct store_dir *d, struct store_scan_list *l, bool unseen)
 {
     size_t kept = 0;
     for (size_t i = 0; i < l->n; i++) {
         struct store_found *f = l->order[i];
         if (f->whole) {
             l->order[kept++] = f;
-        } else if (!f->fresh) {
+        } else if (!f->fresh && !unseen) {
             const struct store_name name = {f->head.fingerprint, f->head.hash};
             d->tier.ops->drop(&d->tier, &name);
             d->n_orphans++;
@@ -279,13 +296,14 @@ void store_scan_read(struct store_dir *d, struct hash128 fingerprint,
     *out = (struct store_scan_list){0};
     r->d = d;
     r->list = out;
-    store_scan_files(d->blocks, fingerprint, recover_file, r);
+    const bool all = store_scan_files(d->blocks, fingerprint, recover_file, r);
+    const bool unseen = r->unseen || !all;
     free(r);
     out->order = mem_array(out->n + 1, sizeof(struct store_found *));
     for (size_t i = 0; i < out->n; i++)
         out->order[i] = &out->items[i];
     link_found(out);
-    drop_orphans(d, out);
+    part_orphans(d, out, unseen);
     qsort(out->order, out->n_order, sizeof *out->order, by_age);
 }
 
