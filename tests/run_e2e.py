@@ -25,6 +25,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILE_TIMEOUT_S = 300
+LLAMA_FILE_TIMEOUT_S = 1200  # each test starts an engine that takes seconds
 # Files that bring an engine of their own or need none; and one that is not about engines.
 OWN = {"test_cli", "test_demo", "test_kvsize", "test_lab", "test_lesson", "test_standin"}
 NOT_FOR_LLAMA = OWN | {"test_smuggling"}
@@ -100,14 +101,15 @@ def spawn(engine, path, words):
     """The same in a process of its own, so that files can run side by side."""
     command = [sys.executable, os.path.abspath(__file__), "--file", path]
     command += [x for w in words for x in ("-k", w)]
+    patience = LLAMA_FILE_TIMEOUT_S if engine.startswith("llama") else FILE_TIMEOUT_S
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL, timeout=FILE_TIMEOUT_S,
+                              stdin=subprocess.DEVNULL, timeout=patience,
                               env=dict(os.environ, INCIPIT_ENGINE=engine))
         output = done.stdout.decode(errors="replace")
     except subprocess.TimeoutExpired as late:
         output = (late.stdout or b"").decode(errors="replace")
-        output += f"\nFAILED  {path}: no end after {FILE_TIMEOUT_S} s\n0 passed, 1 failed, 0 skipped"
+        output += f"\nFAILED  {path}: no end after {patience} s\n0 passed, 1 failed, 0 skipped"
     *lines, last = output.rstrip().split("\n")
     try:
         counts = [int(word.split()[0]) for word in last.split(", ")]

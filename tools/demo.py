@@ -93,7 +93,8 @@ class Llama:
         llama_server.install()
 
     def engine(self, folder, managed):
-        return LlamaEngine(folder, "full", threads=os.cpu_count(), managed=managed, slots=2)
+        return LlamaEngine(folder, "full", threads=os.cpu_count(),
+                           flags="managed" if managed else "stock", slots=2)
 
     what = f"""A real llama-server answers {{questions}} questions about {{documents}} documents
         with {model}, on {os.cpu_count()} CPUs of this machine."""

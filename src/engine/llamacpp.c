@@ -68,6 +68,7 @@ static void admit(void *state, struct job *job)
         return;
     }
     wish_slot(l, job);
+    llama_learn_arrival(l);
     list_push_back(&l->queue, &job->link);
     l->r->queued++;
     job->engine = l; /* while it waits; its slot afterwards */
@@ -143,6 +144,7 @@ void llama_make_zombie(struct llama *l, struct llama_slot *s)
 {
     s->state = SLOT_ZOMBIE;
     s->job = NULL;
+    s->doubtful = false;
     s->asked = false;
     s->n_looks = 0;
     llama_forget(l, s);
@@ -182,6 +184,7 @@ static void end_broken(struct llama *l, struct job *job)
 static void leave(void *state, struct job *job)
 {
     struct llama *l = state;
+    l->active_us = loop_now_us(l->r->loop);
     if (job->sent) {
         end_broken(l, job);
     } else if (!list_empty(&job->link)) {
@@ -246,10 +249,10 @@ static void confirm(struct llama *l, struct job *job)
         return;
     if (!nothing_reused(l, job))
         l->failures_in_row = 0;
-    else if (llama_can_pin(job))
+    else if (llama_can_pin(job) && !l->empties_idle)
         llama_restore_failed(l, RESTORE_NOT_REUSED,
                              "the engine restored a prefix and reused nothing of it");
-    else /* it took another slot */
+    else /* it took another slot, or emptied this one */
         l->r->n.restore_failures[RESTORE_NOT_REUSED]++;
 }
 
@@ -269,7 +272,7 @@ static struct lesson *lesson_of(struct llama *l, const struct job *job)
 
 /* A prompt that is not going to be saved is known by text all the same, up to the blocks
  * that its start has in the tree. */
-static void learn_text(struct llama *l, const struct lesson *ls)
+void llama_learn_text(struct llama *l, const struct lesson *ls)
 {
     struct index_hit hit = {0};
     const uint32_t bt = cache_block_tokens(l->r->cache);
@@ -292,7 +295,21 @@ void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls)
     s->unsaved = ls->saveable && l->store_on &&
                  ls->total_tokens >= ls->known_tokens + cache_block_tokens(l->r->cache);
     if (!s->unsaved)
-        learn_text(l, ls);
+        llama_learn_text(l, ls);
+}
+
+/* What a job leaves in its slot. Where a restore before it was not answered that may be
+ * done after it as well. */
+static void settle_or_forget(struct llama *l, struct llama_slot *s, struct lesson *ls)
+{
+    if (s->doubtful) {
+        lesson_free(ls);
+        llama_make_zombie(l, s);
+    } else if (ls) {
+        llama_settle(l, s, ls);
+    } else {
+        llama_forget(l, s);
+    }
 }
 
 /* The engine told counts, and such that its slot can have. */
@@ -307,6 +324,7 @@ static void done(void *state, struct job *job)
     struct llama *l = state;
     struct llama_slot *s = job->engine;
     struct lesson *ls = NULL;
+    l->active_us = loop_now_us(l->r->loop);
     if (job->outcome == JOB_BROKEN) {
         end_broken(l, job);
         llama_pump(l);
@@ -316,6 +334,7 @@ static void done(void *state, struct job *job)
                        has_counts(l, job->facts) && job->pieces->n;
     if (known) {
         learn_rates(l, job);
+        llama_learn_shared(l, job->plan.available, (uint32_t)job->facts->prompt_tokens);
         confirm(l, job);
         ls = lesson_of(l, job);
     }
@@ -333,10 +352,7 @@ static void done(void *state, struct job *job)
         s->job = NULL;
         s->prefill = 0;
         s->last_used_us = loop_now_us(l->r->loop);
-        if (ls)
-            llama_settle(l, s, ls);
-        else
-            llama_forget(l, s);
+        settle_or_forget(l, s, ls);
     } else {
         lesson_free(ls);
     }
@@ -351,6 +367,7 @@ static void first_content(void *state, struct job *job)
         return;
     s->prefill = 0;
     s->begun = true;
+    llama_pump(l); /* a save may have waited for its prefill */
 }
 
 /* ---- the driver -------------------------------------------------------------------- */
@@ -364,18 +381,23 @@ static void on_lost(void *arg)
         timer_start(&l->poll, 0);
 }
 
+static void on_save_later(void *arg)
+{
+    llama_pump(arg);
+}
+
 static void *open_llama(struct replica *r)
 {
     struct llama *l = mem_zalloc(sizeof(*l));
     l->r = r;
     l->phase = LLAMA_PROBING;
-    l->save_bytes_per_ms = 750e3; /* measured: 0.75 GB/s */
-    l->restore_ms_per_token = 0.02;
+    llama_rates_init(l);
     l->frame = mem_zalloc(sizeof(*l->frame));
     for (int i = 0; i < LLAMA_MAX_SLOTS; i++)
         l->slots[i] = (struct llama_slot){.id = i, .task = -1};
     list_init(&l->queue);
     timer_init(&l->poll, r->loop, llama_on_poll, l);
+    timer_init(&l->save_later, r->loop, on_save_later, l);
     upstream_on_lost(r->up, on_lost, l);
     llama_probe_start(l);
     return l;
@@ -388,6 +410,8 @@ static void close_llama(void *state)
     llama_probe_stop(l);
     ask_cancel(l->asking);
     timer_fini(&l->poll);
+    timer_fini(&l->save_later);
+    llama_scratch_late_free(l);
     for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++)
         llama_forget(l, &l->slots[i]);
     llama_unbind(l);
@@ -399,6 +423,13 @@ static unsigned busy(void *state)
 {
     const struct llama *l = state;
     return l->ops;
+}
+
+static void drain(void *state)
+{
+    struct llama *l = state;
+    l->draining = true;
+    llama_pump(l);
 }
 
 static void describe(void *state, json_t *into)
@@ -438,4 +469,5 @@ const struct engine_driver engine_llamacpp = {.name = "llamacpp",
                                               .done = done,
                                               .first_content = first_content,
                                               .busy = busy,
+                                              .drain = drain,
                                               .describe = describe};

@@ -10,8 +10,10 @@
  *     llamacpp_slots.c    what the engine says of its slots
  *     llamacpp_probe.c    who is it, can it restore?
  *     llamacpp_restore.c  blocks into a slot
+ *     llamacpp_save.c     which slot is saved, and when
  *     llamacpp_learn.c    a slot into blocks
  *     llamacpp_scratch.c  their files in between
+ *     llamacpp_rates.c    what is measured
  *
  * A slot's life:
  *
@@ -29,11 +31,12 @@
 
 #define LLAMA_MAX_SLOTS 64
 #define LLAMA_ASK_MS 10000      /* small questions */
-#define LLAMA_KV_MS 120000      /* save and restore, behind other slots' batches */
+#define LLAMA_KV_MS 120000      /* of the self-test; else timeouts.slot */
 #define LLAMA_HEARTBEAT_MS 2000 /* a restart is noticed at the latest after this */
 #define LLAMA_ZOMBIE_MS 20      /* polling for a slot to become idle */
 #define LLAMA_BIND_MS 5         /* polling for the slot that an unpinned job got */
 #define LLAMA_RETRY_MS 500      /* an engine that is down or loading */
+#define LLAMA_LATE_FILES 8      /* calls given up in a row whose files are waited for */
 #define LLAMA_MAX_FAILURES 3    /* restores in a row until store mode goes off */
 
 enum llama_phase { LLAMA_DOWN, LLAMA_PROBING, LLAMA_READY };
@@ -58,7 +61,8 @@ struct llama_slot {
     struct lesson *holds; /* what its content is, by text; NULL: unknown or empty */
     bool unsaved;         /* holds more than the store has, worth a look when idle */
     uint32_t tokens;      /* that it holds; 0 unknown or empty */
-    uint32_t prefill;     /* tokens that its job still has to prefill, estimate */
+    uint32_t prefill;     /* tokens that its job has to prefill, estimate; 0: is done */
+    uint64_t prefill_us;  /* when it began with that */
     uint64_t last_used_us;
     struct hash128 adapters; /* that its last job brought along; none: the engine's own */
 
@@ -67,8 +71,10 @@ struct llama_slot {
     bool processing;
     bool stranger; /* its task changed, and not because of a job that was placed here */
 
-    bool unseen;      /* the task of the last job placed here was never seen */
-    bool begun;       /* that job has got content */
+    bool
+        doubtful; /* a call was not answered: what it holds is not known after this job */
+    bool unseen;  /* the task of the last job placed here was never seen */
+    bool begun;   /* that job has got content */
     bool busy_twice;  /* idle for all we know, but processing when we looked last */
     bool asked;       /* GET /slots was sent after it had become a zombie … */
     unsigned n_looks; /* … and said idle so many times */
@@ -90,7 +96,18 @@ struct binding {
     unsigned polls;
 };
 
+/* Bytes saved or restored, and how long that took; the latest counts most. */
+struct rate {
+    double bytes, ms;
+};
+
 typedef void (*slots_cb)(void *arg, bool answered);
+
+/* A file that the engine may write after its call was given up. */
+struct scratch_late {
+    char *path;
+    uint64_t until_us;
+};
 
 struct slots_waiter {
     slots_cb cb;
@@ -118,9 +135,19 @@ struct llama {
     bool store_on; /* the self-test passed and it did not fail since */
     struct slotfile_frame *frame;
     struct hash128 fingerprint;
-    double save_bytes_per_ms, restore_ms_per_token;
+    bool empties_idle; /* idle slots are emptied when a request begins on another one */
     unsigned failures_in_row;
     unsigned ops; /* restores and saves under way */
+    struct rate save_rate, restore_rate;
+    double batch_tokens; /* that calls wait for beside a prefill */
+    double gap_ms;       /* between requests */
+    double shared;       /* of prompts, with earlier ones */
+    uint64_t arrived_us; /* the last request */
+    uint64_t active_us;  /* … and when anything came or ended last */
+    bool draining;
+    struct loop_timer save_later; /* a save waits until it has been quiet for longer */
+    struct scratch_late late[LLAMA_LATE_FILES];
+
     struct probe *probe;
     char build[64], model[256];
 };
@@ -140,6 +167,7 @@ struct lesson *lesson_new(struct llama *l, const struct job *job);
 uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
 
 /* llamacpp.c */
+void llama_learn_text(struct llama *l, const struct lesson *ls);
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls);
 void llama_make_zombie(struct llama *l, struct llama_slot *s);
 void llama_unbind(struct llama *l);
@@ -162,17 +190,48 @@ void llama_restarted(struct llama *l);
 
 /* llamacpp_restore.c: ends in llama_job_ready(), or frees the slot if the job left */
 void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
-                   const struct tree_mark *at, uint32_t tokens);
+                   const struct tree_mark *at, uint32_t tokens, uint32_t resident);
 void llama_restore_left(struct llama *l, struct job *job);
 void llama_restore_failed(struct llama *l, enum restore_failure why, const char *text);
+
+/* llamacpp_save.c */
+void llama_save_best(struct llama *l); /* if any is to be saved now */
+void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why);
+void llama_emptied(struct llama *l, const struct llama_slot *but);
 
 /* llamacpp_learn.c */
 void llama_save(struct llama *l, struct llama_slot *s);
 
 /* llamacpp_scratch.c: path of a scratch file in the slot directory; `name` gets its bare
- * name. The other removes those that a gateway which is gone has left there. */
+ * name. */
 char *llama_scratch(struct llama *l, char name[64]);
+/* Removes those that a gateway which is gone has left there. */
 void llama_scratch_clean(const char *dir);
+/* Looks at the file system: is it large enough for all slots? Says so where not. */
+void llama_scratch_look(struct llama *l);
+/* Is there room for a file of so many bytes now? */
+bool llama_scratch_room(struct llama *l, uint64_t bytes);
+/* The engine may still write this file: it is removed when it is there. Takes `path`. */
+void llama_scratch_late(struct llama *l, char *path);
+void llama_scratch_late_look(struct llama *l);
+void llama_scratch_late_free(struct llama *l);
+
+/* llamacpp_rates.c */
+struct call_times {
+    uint64_t bytes;
+    double all_ms;  /* with our own work */
+    double call_ms; /* until the engine's answer */
+    double own_ms;  /* that it says it needed; 0 unknown */
+    bool beside;    /* others prefilled */
+};
+void llama_rates_init(struct llama *l);
+void llama_learn_call(struct llama *l, struct rate *r, const struct call_times *t);
+void llama_learn_arrival(struct llama *l);
+void llama_learn_shared(struct llama *l, uint32_t available, uint32_t prompt_tokens);
+double llama_restore_ms_per_token(const struct llama *l);
+double llama_reuse(const struct llama *l); /* of new tokens, the share that comes again */
+uint32_t llama_prefill_left(const struct llama *l, const struct llama_slot *s);
+double llama_prefill_ms(const struct llama *l, const struct llama_slot *but);
 
 /* modelfile.c: hash of size, head, tail and samples of a model file. False where it
  * cannot be read. */

@@ -2,14 +2,13 @@
 #include "llamacpp_internal.h"
 
 /*
- * A slot into blocks, while it is idle and nobody waits:
+ * A slot into blocks, when llamacpp_save.c has chosen it:
  *
  *     POST save → parse, hash blocks (worker) → insert into the tree → cut the new
  *     blocks (worker) → store → teach the prompt index
  *
- * The engine writes the whole slot and all slots stand still meanwhile, so a save is
- * weighed first (route/plan.h). The slot is free again as soon as the engine has
- * answered; the scratch file is unlinked as soon as it is open.
+ * The slot is free again as soon as the engine has answered; the scratch file is unlinked
+ * as soon as it is open, and whatever else happens: a torn one would fill the directory.
  */
 
 #include <errno.h>
@@ -23,7 +22,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "route/plan.h"
 
 struct learn {
     struct llama *l;
@@ -31,6 +29,7 @@ struct learn {
     struct lesson *what;        /* a copy of what the slot holds */
     struct hash128 fingerprint; /* of the engine that saves it */
     uint64_t start_us, saved_bytes;
+    bool beside; /* others prefilled when it was sent */
     char *path, name[64];
 
     struct slotfile *file; /* slices into the mapping */
@@ -60,7 +59,7 @@ static void free_learn(struct learn *op)
     if (op->map)
         munmap(op->map, op->map_size);
     if (op->path)
-        unlink(op->path); /* a torn file would fill the scratch space */
+        unlink(op->path);
     free(op->path);
     free(op->file);
     free(op->tokens);
@@ -138,6 +137,11 @@ static void on_parsed(void *arg)
         fail(op, op->err.text);
         return;
     }
+    if (!op->file->n_tokens && l->empties_idle) { /* another request was faster */
+        l->r->n.saves_skipped[SAVE_OVERWRITTEN]++;
+        free_learn(op);
+        return;
+    }
     if (!l->store_on || !slotfile_same_layout(&op->file->frame, l->frame)) {
         fail(op, "the saved slot has another layout than the probe had");
         return;
@@ -210,63 +214,61 @@ static void run_parse(void *arg)
 
 /* ---- first: save ------------------------------------------------------------------- */
 
+static void learn_rate(const struct learn *op, json_t *doc)
+{
+    struct llama *l = op->l;
+    const json_t *timings = json_object_get(doc, "timings");
+    const double ms = (double)(loop_now_us(l->r->loop) - op->start_us) / 1e3;
+    const struct call_times t = {
+        .bytes = op->saved_bytes,
+        .all_ms = ms,
+        .call_ms = ms,
+        .own_ms = json_number_value(json_object_get(timings, "save_ms")),
+        .beside = op->beside};
+    llama_learn_call(l, &l->save_rate, &t);
+}
+
 static void on_saved(void *arg, int status, json_t *doc, const struct err *err)
 {
     struct learn *op = arg;
     struct llama *l = op->l;
-    if (op->slot->state == SLOT_SAVING)
+    const bool current = op->slot->state == SLOT_SAVING;
+    if (current)
         op->slot->state = SLOT_IDLE;
+    if (status == 0) {
+        /* It may be at it still: neither slot nor file are ours before it says idle. */
+        if (current)
+            llama_make_zombie(l, op->slot);
+        llama_scratch_late(l, op->path);
+        op->path = NULL;
+    }
     if (status != 200) {
         fail(op, status ? "the engine refused to save the slot" : err->text);
         llama_pump(l);
         return;
     }
     op->saved_bytes = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
-    const double ms = (double)(loop_now_us(l->r->loop) - op->start_us) / 1e3;
-    if (ms > 1 && op->saved_bytes > 1000000)
-        l->save_bytes_per_ms +=
-            0.2 * ((double)op->saved_bytes / ms - l->save_bytes_per_ms);
+    learn_rate(op, doc);
     workers_submit(l->r->workers, run_parse, on_parsed, op);
     llama_pump(l);
-}
-
-static unsigned busy_slots(const struct llama *l)
-{
-    unsigned n = 0;
-    for (size_t i = 0; i < l->n_slots; i++)
-        n += l->slots[i].state == SLOT_OWNED || l->slots[i].state == SLOT_ZOMBIE;
-    return n;
 }
 
 void llama_save(struct llama *l, struct llama_slot *s)
 {
     char path[64], body[128];
-    const struct plan_save question = {.new_tokens = s->tokens - s->holds->known_tokens,
-                                       .all_tokens = s->tokens,
-                                       .block_tokens = cache_block_tokens(l->r->cache),
-                                       .token_bytes = l->frame->token_bytes,
-                                       .busy_slots = busy_slots(l),
-                                       .ms_per_token = l->r->ms_per_token,
-                                       .save_bytes_per_ms = l->save_bytes_per_ms};
-    if (!l->r->o.save || !plan_worth_saving(&question)) {
-        if (!question.busy_slots) { /* else it may be worth it when they are done */
-            s->unsaved = false;
-            l->r->n.saves_skipped++;
-        }
-        return;
-    }
     struct learn *op = mem_zalloc(sizeof(*op));
     op->l = l;
     op->slot = s;
     op->what = lesson_copy(s->holds);
     op->fingerprint = l->fingerprint;
     op->start_us = loop_now_us(l->r->loop);
+    op->beside = llama_prefill_ms(l, s) > 0;
     op->path = llama_scratch(l, op->name);
     l->ops++;
     s->state = SLOT_SAVING;
     s->unsaved = false;
     snprintf(path, sizeof(path), "/slots/%d?action=save", s->id);
     snprintf(body, sizeof(body), "{\"filename\":\"%s\"}", op->name);
-    ask_json(l->r->up, path, body, l->r->authorization, LLAMA_KV_MS, l->r->loop, on_saved,
-             op);
+    ask_json(l->r->up, path, body, l->r->authorization, l->r->o.slot_ms, l->r->loop,
+             on_saved, op);
 }

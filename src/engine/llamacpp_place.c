@@ -205,7 +205,7 @@ static size_t snapshot(const struct llama *l, const struct job *job,
         out[i] = (struct plan_slot){.idle = s->state == SLOT_IDLE,
                                     .resident_tokens = resident,
                                     .held_tokens = s->tokens,
-                                    .prefill_tokens = s->prefill,
+                                    .prefill_tokens = llama_prefill_left(l, s),
                                     .last_used_us = s->last_used_us};
         if (s->unsaved && s->tokens > stored)
             out[i].unsaved_tokens = rest < s->tokens - stored ? rest : s->tokens - stored;
@@ -304,6 +304,8 @@ void llama_job_ready(struct llama *l, struct job *job)
     } else if (s) {
         s->adapters = adapters_of(l, job);
         job->plan.held = s->tokens;
+        llama_emptied(l, s);
+        s->prefill_us = loop_now_us(l->r->loop);
         s->prefill = estimate_tokens(l, job);
         s->prefill -= job->plan.promised < s->prefill ? job->plan.promised : s->prefill;
     }
@@ -366,8 +368,9 @@ static bool place(struct llama *l, struct job *job)
                                     .pinned = job->wants_slot,
                                     .prompt_tokens = p.prompt_tokens,
                                     .restorable_tokens = p.useful,
-                                    .restore_ms_per_token = l->restore_ms_per_token,
-                                    .ms_per_token = l->r->ms_per_token};
+                                    .restore_ms_per_token = llama_restore_ms_per_token(l),
+                                    .ms_per_token = l->r->ms_per_token,
+                                    .batch_tokens = l->batch_tokens};
     const struct plan_choice c = plan_choose(&q);
     if (c.slot >= 0) {
         struct llama_slot *s = &l->slots[c.slot];
@@ -386,9 +389,11 @@ static bool place(struct llama *l, struct job *job)
             job->plan.promised = p.hit.low < p.restorable ? p.hit.low : p.restorable;
         else
             job->plan.miss = "engine-refused";
+        if (slots[c.slot].unsaved_tokens >= cache_block_tokens(l->r->cache))
+            llama_skip_save(l, s, SAVE_OVERWRITTEN);
         take_slot(l, s, job);
         if (c.restore && kept)
-            llama_restore(l, s, job, &p.hit.at, p.restorable);
+            llama_restore(l, s, job, &p.hit.at, p.restorable, resident);
         else
             llama_job_ready(l, job);
     }
@@ -402,11 +407,13 @@ static bool place(struct llama *l, struct job *job)
  *
  * Nothing is placed beside a save. The engine would not begin it sooner, all of its slots
  * stand still; but the slot that has its prefix would be out of the choice, and the next
- * turn of a chat, sent as soon as the last was read, would run cold on another one.
+ * turn of a chat, sent as soon as the last was read, would run cold on another one. Nor
+ * beside a restore where the engine would empty that slot when another request begins.
  */
 static bool pump_once(struct llama *l)
 {
-    if (l->binding.active || l->exclusive || slots_that_are(l, SLOT_SAVING))
+    if (l->binding.active || l->exclusive || slots_that_are(l, SLOT_SAVING) ||
+        (l->empties_idle && is_restoring(l)))
         return false;
     LIST_EACH_SAFE (it, next, &l->queue) {
         struct job *job = LIST_ENTRY(it, struct job, link);
@@ -427,16 +434,6 @@ static bool pump_once(struct llama *l)
     return false;
 }
 
-/* Idle time is for saving: nobody waits, and nothing is being placed. */
-static void save_when_idle(struct llama *l)
-{
-    if (!list_empty(&l->queue) || !l->store_on || l->binding.active)
-        return;
-    for (size_t i = 0; i < l->n_slots; i++)
-        if (l->slots[i].state == SLOT_IDLE && l->slots[i].unsaved)
-            llama_save(l, &l->slots[i]);
-}
-
 void llama_pump(struct llama *l)
 {
     if (l->pumping || l->phase != LLAMA_READY)
@@ -444,6 +441,8 @@ void llama_pump(struct llama *l)
     l->pumping = true;
     while (pump_once(l))
         ;
-    save_when_idle(l);
+    if (list_empty(&l->queue) && l->store_on && !l->binding.active &&
+        !slots_that_are(l, SLOT_SAVING))
+        llama_save_best(l);
     l->pumping = false;
 }

@@ -7,9 +7,13 @@
  *     fetch blocks (verified) → compose a slot file (worker) → is the slot idle, is the
  *     engine still the same? → POST restore → count right? → job ready
  *
- * Any failure ends in a cold run of the same job. Where the slot may have been touched it
- * is erased first; where that fails as well its content is just not known: the engine
- * compares the tokens itself.
+ * Any failure ends in a run of the same job without it. Where the slot may have been
+ * touched it is erased first. That also comes behind a restore that was not answered in
+ * time and may still be waiting; where the erase is not answered either, what the slot
+ * holds is not known until the job is over and the engine has said idle (a zombie).
+ *
+ * Blocks that are damaged or missing cost what lies behind them: the good ones before are
+ * restored where that still pays.
  */
 
 #include <assert.h>
@@ -23,14 +27,16 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "route/plan.h"
 
 struct restore {
     struct llama *l;
     struct llama_slot *slot;
     struct job *job; /* NULL: it left; the restore is finished all the same */
     struct lesson *what;
-    uint32_t tokens;
-    uint64_t start_us;
+    uint32_t tokens, resident; /* resident: what the slot has without it */
+    uint64_t start_us, sent_us;
+    bool beside;                /* others prefilled when it was sent */
     struct hash128 fingerprint; /* of the engine that it was planned for */
 
     struct store_block **blocks;
@@ -45,7 +51,7 @@ void llama_restore_failed(struct llama *l, enum restore_failure why, const char 
     l->r->n.restore_failures[why]++;
     log_event(LOG_WARN, "restore-failed", "replica", "%s", l->r->name, "kind", "%s",
               restore_failure_name(why), "why", "%s", text, NULL);
-    if (why == RESTORE_LOST || why == RESTORE_NOT_IDLE)
+    if (why == RESTORE_LOST || why == RESTORE_NOT_IDLE || why == RESTORE_SCRATCH_FULL)
         return; /* says nothing about the engine's ability to restore */
     if (++l->failures_in_row >= LLAMA_MAX_FAILURES && l->store_on) {
         l->store_on = false;
@@ -77,6 +83,8 @@ static void end(struct restore *op)
     if (job) {
         job->restore = NULL;
         llama_job_ready(l, job);
+    } else if (s->doubtful) {
+        llama_make_zombie(l, s);
     } else {
         s->state = SLOT_IDLE;
         s->job = NULL;
@@ -84,11 +92,11 @@ static void end(struct restore *op)
     llama_pump(l);
 }
 
-static void go_cold(struct restore *op)
+/* With `resident` tokens of its prompt. */
+static void go_without(struct restore *op, uint32_t resident)
 {
-    llama_forget(op->l, op->slot);
     if (op->job) {
-        op->job->plan.promised = 0;
+        op->job->plan.promised = resident;
         op->job->plan.restored = false;
         op->job->plan.miss = "restore-failed";
     }
@@ -102,6 +110,7 @@ static void on_erased(void *arg, int status, json_t *doc, const struct err *err)
     if (status != 200)
         log_event(LOG_WARN, "erase-failed", "replica", "%s", op->l->r->name, "slot", "%d",
                   op->slot->id, NULL);
+    op->slot->doubtful = status == 0;
     end(op);
 }
 
@@ -110,17 +119,42 @@ static void fail_and_erase(struct restore *op, enum restore_failure why, const c
 {
     char path[64];
     llama_restore_failed(op->l, why, text);
-    go_cold(op);
+    llama_forget(op->l, op->slot);
+    go_without(op, 0);
     snprintf(path, sizeof(path), "/slots/%d?action=erase", op->slot->id);
-    ask_json(op->l->r->up, path, "{}", op->l->r->authorization, LLAMA_KV_MS,
+    ask_json(op->l->r->up, path, "{}", op->l->r->authorization, op->l->r->o.slot_ms,
              op->l->r->loop, on_erased, op);
 }
 
+/* The slot is not what it was. */
+static void fail_unknown(struct restore *op, enum restore_failure why, const char *text)
+{
+    llama_restore_failed(op->l, why, text);
+    llama_forget(op->l, op->slot);
+    go_without(op, 0);
+    end(op);
+}
+
+/* The slot holds what it held before. */
 static void fail_untouched(struct restore *op, enum restore_failure why, const char *text)
 {
     llama_restore_failed(op->l, why, text);
-    go_cold(op);
+    go_without(op, op->resident);
     end(op);
+}
+
+static void learn_rate(const struct restore *op, json_t *doc)
+{
+    struct llama *l = op->l;
+    const uint64_t now = loop_now_us(l->r->loop);
+    const json_t *timings = json_object_get(doc, "timings");
+    const struct call_times t = {
+        .bytes = op->tokens * op->frame.token_bytes,
+        .all_ms = (double)(now - op->start_us) / 1e3,
+        .call_ms = (double)(now - op->sent_us) / 1e3,
+        .own_ms = json_number_value(json_object_get(timings, "restore_ms")),
+        .beside = op->beside};
+    llama_learn_call(l, &l->restore_rate, &t);
 }
 
 static void on_restored(void *arg, int status, json_t *doc, const struct err *err)
@@ -128,8 +162,13 @@ static void on_restored(void *arg, int status, json_t *doc, const struct err *er
     struct restore *op = arg;
     struct llama *l = op->l;
     const json_int_t n = json_integer_value(json_object_get(doc, "n_restored"));
+    if (status == 0 && err->code == ERR_TIMEOUT) {
+        fail_and_erase(op, RESTORE_UNREACHABLE, err->text);
+        return;
+    }
     if (status == 0) {
-        fail_untouched(op, RESTORE_UNREACHABLE, err->text);
+        op->slot->doubtful = true;
+        fail_unknown(op, RESTORE_UNREACHABLE, err->text);
         return;
     }
     if (status != 200) {
@@ -140,12 +179,10 @@ static void on_restored(void *arg, int status, json_t *doc, const struct err *er
         fail_and_erase(op, RESTORE_COUNT, "the engine restored another number of tokens");
         return;
     }
-    const uint64_t us = loop_now_us(l->r->loop) - op->start_us;
     l->r->n.restores++;
     l->r->n.restored_tokens += op->tokens;
-    l->r->n.restore_us += us;
-    l->restore_ms_per_token +=
-        0.2 * ((double)us / 1e3 / op->tokens - l->restore_ms_per_token);
+    l->r->n.restore_us += loop_now_us(l->r->loop) - op->start_us;
+    learn_rate(op, doc);
     llama_holds(l, op->slot, op->what, op->tokens);
     op->what = NULL;
     if (op->job)
@@ -166,13 +203,20 @@ static void on_checked(void *arg, bool answered)
     struct restore *op = arg;
     char path[64], body[128];
     if (!answered || op->slot->processing || !same_engine(op)) {
-        fail_untouched(op, answered ? RESTORE_NOT_IDLE : RESTORE_UNREACHABLE,
-                       "the slot or its engine was not what it had been");
+        fail_unknown(op, answered ? RESTORE_NOT_IDLE : RESTORE_UNREACHABLE,
+                     "the slot or its engine was not what it had been");
         return;
     }
+    if (!op->job) { /* nothing was done yet, and nobody wants it any more */
+        end(op);
+        return;
+    }
+    llama_forget(op->l, op->slot);
+    op->sent_us = loop_now_us(op->l->r->loop);
+    op->beside = llama_prefill_ms(op->l, op->slot) > 0;
     snprintf(path, sizeof(path), "/slots/%d?action=restore", op->slot->id);
     snprintf(body, sizeof(body), "{\"filename\":\"%s\"}", op->name);
-    ask_json(op->l->r->up, path, body, op->l->r->authorization, LLAMA_KV_MS,
+    ask_json(op->l->r->up, path, body, op->l->r->authorization, op->l->r->o.slot_ms,
              op->l->r->loop, on_restored, op);
 }
 
@@ -222,18 +266,48 @@ static void on_composed(void *arg)
     llama_ask_slots(op->l, on_checked, op);
 }
 
+/* Fewer blocks came than were planned with: what the slot will hold, and the promise. */
+static void cut_plan(struct restore *op, uint32_t tokens)
+{
+    struct lesson *ls = op->what;
+    const uint64_t bytes = ls->n ? ls->v[ls->n - 1].end_bytes : 0;
+    while (ls->n &&
+           (double)ls->v[ls->n - 1].end_bytes * op->tokens > (double)bytes * tokens)
+        ls->n--;
+    ls->n_prompt = ls->n;
+    op->tokens = tokens;
+    if (op->job && op->job->plan.promised > tokens)
+        op->job->plan.promised = tokens;
+}
+
+static bool still_pays(const struct restore *op)
+{
+    const struct llama *l = op->l;
+    const struct plan_question q = {.restore_ms_per_token = llama_restore_ms_per_token(l),
+                                    .ms_per_token = l->r->ms_per_token,
+                                    .batch_tokens = l->batch_tokens};
+    return plan_restore_pays(op->tokens, op->resident, llama_prefill_ms(l, op->slot), &q);
+}
+
 static void on_fetched(void *arg, struct store_block **blocks, size_t n,
                        const struct err *err)
 {
     struct restore *op = arg;
+    uint32_t tokens = 0;
     op->blocks = mem_array(n + 1, sizeof(*op->blocks));
     memcpy(op->blocks, blocks, n * sizeof(*blocks));
     op->n_blocks = n;
-    op->tokens = 0;
     for (size_t i = 0; i < n; i++)
-        op->tokens += blocks[i]->head.n_tokens;
-    if (err || !n) {
+        tokens += blocks[i]->head.n_tokens;
+    if (tokens != op->tokens)
+        cut_plan(op, tokens);
+    if (!n || (err && !still_pays(op))) {
         fail_untouched(op, RESTORE_LOST, err ? err->text : "no block is left");
+        return;
+    }
+    if (!llama_scratch_room(op->l, slotfile_size(&op->frame, tokens))) {
+        fail_untouched(op, RESTORE_SCRATCH_FULL,
+                       "the slot directory has no room for the file");
         return;
     }
     op->path = llama_scratch(op->l, op->name);
@@ -241,20 +315,20 @@ static void on_fetched(void *arg, struct store_block **blocks, size_t n,
 }
 
 void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
-                   const struct tree_mark *at, uint32_t tokens)
+                   const struct tree_mark *at, uint32_t tokens, uint32_t resident)
 {
     struct restore *op = mem_zalloc(sizeof(*op));
     op->l = l;
     op->slot = s;
     op->job = job;
     op->tokens = tokens;
+    op->resident = resident;
     op->start_us = loop_now_us(l->r->loop);
     op->fingerprint = l->fingerprint;
     op->frame = *l->frame;
     op->what = lesson_new(l, job);
     op->what->n = op->what->n_prompt = job->plan.known_pieces;
     l->ops++;
-    llama_forget(l, s); /* what it held goes, whatever happens now */
     job->restore = op;
     job->on_phase(job, JOB_RESTORING);
     cache_fetch(l->r->cache, l->fingerprint, at, tokens, on_fetched, op);

@@ -40,6 +40,7 @@ void llama_poll(struct llama *l)
 void llama_on_poll(void *arg)
 {
     struct llama *l = arg;
+    llama_scratch_late_look(l);
     if (!l->asking)
         llama_ask_slots(l, NULL, NULL);
 }
@@ -140,6 +141,7 @@ static void bind_to(struct llama *l, struct llama_slot *s)
 {
     struct binding *b = &l->binding;
     s->adapters = b->adapters;
+    llama_emptied(l, s);
     if (!b->ended) {
         s->state = SLOT_OWNED;
         s->job = b->job;

@@ -11,6 +11,7 @@ static json_t *replica_json(const struct request_target *t)
     static const char *const modes[] = {"down", "starting", "observe", "store"};
     const struct replica *r = t->replica;
     json_t *o = stats_json(&t->figures), *failures = json_object();
+    json_t *skipped = json_object();
     json_object_set_new(o, "name", json_string(r->name));
     json_object_set_new(o, "driver", json_string(r->driver->name));
     json_object_set_new(o, "mode", json_string(modes[r->mode]));
@@ -24,14 +25,19 @@ static json_t *replica_json(const struct request_target *t)
         uint64_t value;
     } counts[] = {
         {"restores", r->n.restores},           {"saves", r->n.saves},
-        {"saves_skipped", r->n.saves_skipped}, {"save_failures", r->n.save_failures},
-        {"restarts", r->n.restarts},           {"binds_lost", r->n.binds_lost}};
+        {"save_failures", r->n.save_failures}, {"restarts", r->n.restarts},
+        {"binds_lost", r->n.binds_lost},       {"scratch_size", r->scratch.size},
+        {"scratch_free", r->scratch.free},     {"scratch_wanted", r->scratch.wanted}};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
     for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
         json_object_set_new(failures, restore_failure_name((enum restore_failure)i),
                             json_integer((json_int_t)r->n.restore_failures[i]));
     json_object_set_new(o, "restore_failures", failures);
+    for (size_t i = 0; i < SAVE_SKIP_KINDS; i++)
+        json_object_set_new(skipped, save_skip_name((enum save_skip)i),
+                            json_integer((json_int_t)r->n.saves_skipped[i]));
+    json_object_set_new(o, "saves_skipped", skipped);
     r->driver->describe(r->state, o);
     return o;
 }

@@ -110,6 +110,8 @@ static int open_replica(struct gateway *g, size_t i, struct err *e)
         .queue_ms = o->timeouts_queue_ms,
         .queue_max = (unsigned)o->limits_queue,
         .save = o->store_save,
+        .max_stall_ms = o->store_max_stall_ms,
+        .slot_ms = o->timeouts_slot_ms,
         .upstream = {.connect_ms = o->timeouts_connect_ms,
                      .first_byte_ms = o->timeouts_first_byte_ms,
                      .stall_ms = o->timeouts_stall_ms,
@@ -215,6 +217,8 @@ static void on_stop_signal(void *arg)
     g->stopping = g->admin.draining = true;
     log_event(LOG_INFO, "stop", "how", "%s", "draining", NULL);
     timer_start(&g->deadline, g->o->timeouts_drain_ms);
+    for (size_t i = 0; i < g->o->n_upstreams; i++)
+        replica_drain(g->targets[i].replica);
     front_drain(g->front, on_drained, g);
 }
 

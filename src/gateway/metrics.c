@@ -131,6 +131,30 @@ static void put_summary(const struct request_world *w, struct buf *out, const ch
     }
 }
 
+static void put_scratch(const struct request_world *w, struct buf *out)
+{
+    static const struct {
+        const char *name, *help;
+        size_t at; /* in struct replica_scratch */
+    } rows[] = {
+        {"incipit_scratch_size_bytes", "File system of the slot directory.",
+         offsetof(struct replica_scratch, size)},
+        {"incipit_scratch_free_bytes", "Room in it, when looked at last.",
+         offsetof(struct replica_scratch, free)},
+        {"incipit_scratch_wanted_bytes", "A full slot for each, and one more.",
+         offsetof(struct replica_scratch, wanted)},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        put_head(out, rows[i].name, "gauge", rows[i].help);
+        for (size_t k = 0; k < w->n_targets; k++) {
+            uint64_t v;
+            memcpy(&v, (const char *)&w->targets[k].replica->scratch + rows[i].at,
+                   sizeof(v));
+            put_value(out, rows[i].name, w->targets[k].replica, NULL, NULL, v);
+        }
+    }
+}
+
 static void put_replicas(const struct request_world *w, struct buf *out)
 {
     static const struct {
@@ -140,8 +164,6 @@ static void put_replicas(const struct request_world *w, struct buf *out)
 #define AT(field) offsetof(struct replica_counters, field)
         {"incipit_restores_total", "counter", "Restores done.", AT(restores)},
         {"incipit_saves_total", "counter", "Slots saved into blocks.", AT(saves)},
-        {"incipit_saves_skipped_total", "counter", "Saves not worth it.",
-         AT(saves_skipped)},
         {"incipit_save_failures_total", "counter", "Saves that failed.",
          AT(save_failures)},
         {"incipit_engine_restarts_total", "counter", "Restarts noticed.", AT(restarts)},
@@ -161,6 +183,13 @@ static void put_replicas(const struct request_world *w, struct buf *out)
             put_value(out, "incipit_restore_failures_total", w->targets[k].replica,
                       "reason", restore_failure_name((enum restore_failure)i),
                       w->targets[k].replica->n.restore_failures[i]);
+    put_head(out, "incipit_saves_skipped_total", "counter", "Slots that were not saved.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        for (size_t i = 0; i < SAVE_SKIP_KINDS; i++)
+            put_value(out, "incipit_saves_skipped_total", w->targets[k].replica, "reason",
+                      save_skip_name((enum save_skip)i),
+                      w->targets[k].replica->n.saves_skipped[i]);
+    put_scratch(w, out);
     put_head(out, "incipit_replica_mode", "gauge",
              "0 down, 1 starting, 2 observe, 3 store.");
     for (size_t k = 0; k < w->n_targets; k++)

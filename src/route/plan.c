@@ -3,6 +3,11 @@
 
 #include <assert.h>
 
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
 /* Prefill time of others that this slot would wait for. */
 static double neighbours_ms(const struct plan_question *q, size_t slot)
 {
@@ -12,6 +17,30 @@ static double neighbours_ms(const struct plan_question *q, size_t slot)
             tokens +=
                 q->slots[i].prefill_tokens * (i < slot ? 1.0 : PLAN_NEIGHBOUR_ABOVE);
     return tokens * q->ms_per_token;
+}
+
+/* What the others have still to prefill. */
+static double others_ms(const struct plan_question *q, size_t slot)
+{
+    double tokens = 0;
+    for (size_t i = 0; i < q->n_slots; i++)
+        if (i != slot)
+            tokens += q->slots[i].prefill_tokens;
+    return tokens * q->ms_per_token;
+}
+
+static double restore_ms(const struct plan_question *q, uint32_t tokens,
+                         double prefill_ms)
+{
+    return tokens * q->restore_ms_per_token +
+           least(prefill_ms, q->batch_tokens * q->ms_per_token);
+}
+
+bool plan_restore_pays(uint32_t restorable, uint32_t resident, double prefill_ms,
+                       const struct plan_question *q)
+{
+    return restorable > resident && restore_ms(q, restorable, prefill_ms) <
+                                        (restorable - resident) * q->ms_per_token;
 }
 
 static double fresh_ms(const struct plan_question *q, uint32_t reused)
@@ -37,7 +66,7 @@ static struct plan_choice best_of_slot(const struct plan_question *q, size_t i)
     struct plan_choice c = {.slot = (int)i, .restore = false, .cost_ms = as_is};
     if (q->restorable_tokens > s->resident_tokens) {
         const double restored = fresh_ms(q, q->restorable_tokens) + around +
-                                q->restorable_tokens * q->restore_ms_per_token;
+                                restore_ms(q, q->restorable_tokens, others_ms(q, i));
         if (restored < as_is) {
             c.restore = true;
             c.cost_ms = restored;
@@ -80,11 +109,37 @@ struct plan_choice plan_choose(const struct plan_question *q)
     return best;
 }
 
-bool plan_worth_saving(const struct plan_save *s)
+/* How long it must have been quiet until a save is worth it: its harm is by arrivals
+ * alone, stall² / (2 · quiet). */
+static double quiet_needed_ms(const struct plan_save *s, double stall_ms, double value_ms)
 {
-    if (s->new_tokens < s->block_tokens)
-        return false;
-    const double stall_ms =
+    const double worth = stall_ms * stall_ms / (2 * value_ms);
+    return stall_ms > s->max_stall_ms && stall_ms > worth ? stall_ms : worth;
+}
+
+struct plan_save_choice plan_save(const struct plan_save *s)
+{
+    const double own_ms =
         (double)s->all_tokens * (double)s->token_bytes / s->save_bytes_per_ms;
-    return s->new_tokens * s->ms_per_token > stall_ms * (s->busy_slots + PLAN_ARRIVAL);
+    const double stall_ms = own_ms + s->prefill_ms;
+    struct plan_save_choice c = {.when = PLAN_SAVE_NOT_WORTH};
+    c.value_ms = s->new_tokens * s->reuse * (s->ms_per_token - s->restore_ms_per_token);
+    if (s->new_tokens < s->block_tokens || c.value_ms <= 0)
+        return c;
+    const double quiet_ms = quiet_needed_ms(s, own_ms, c.value_ms);
+    c.when = PLAN_SAVE_TOO_LONG;
+    if (own_ms > PLAN_LONGEST * s->max_stall_ms)
+        return c;
+    c.when = PLAN_SAVE_NOT_WORTH;
+    if (quiet_ms > PLAN_PATIENCE)
+        return c;
+    const double gap_ms = s->gap_ms > s->quiet_ms ? s->gap_ms : s->quiet_ms;
+    const double harm_ms = stall_ms * s->busy_slots +
+                           (stall_ms > 0 ? stall_ms * stall_ms / (2 * gap_ms) : 0);
+    const bool within =
+        stall_ms <= s->max_stall_ms || (!s->busy_slots && s->quiet_ms >= quiet_ms);
+    c.when = within && harm_ms < c.value_ms ? PLAN_SAVE_NOW : PLAN_SAVE_LATER;
+    if (!s->busy_slots && quiet_ms > s->quiet_ms)
+        c.later_ms = quiet_ms - s->quiet_ms + 1;
+    return c;
 }

@@ -315,7 +315,7 @@ class Unpinned(DriverCase):
         engine.hold("restore")
         engine.hold("head", "long one")
         with gateway.client() as a, gateway.client() as b:
-            b.send(chat_bytes(words(400, "long") + " long one"))
+            b.send(chat_bytes(words(100, "long") + " long one"))
             engine.wait_held("head")
             a.send(chat_bytes(text, id_slot=-1))
             engine.wait_held("restore")

@@ -19,6 +19,10 @@ class Scratch(Case):
             f.write(b"left behind")
         os.utime(path, (time.time() - age,) * 2)
 
+    def name(self, number, pid, space=0):
+        space = space or os.stat("/proc/self/ns/pid").st_ino
+        return f"incipit-{number:08x}-{pid}-{space:x}.kv"
+
     def gone(self):
         """The number of a process that has ended."""
         child = subprocess.Popen([sys.executable, "-c", ""])
@@ -27,12 +31,17 @@ class Scratch(Case):
 
     def test_only_what_a_dead_gateway_left_is_removed(self):
         engine = self.engine()
-        kept = ["incipit-0000000g-1.kv", "incipit-00000001-1.kv.bak", "somebody-elses.kv",
-                f"incipit-00000002-{os.getpid()}.kv"]
-        for name in kept:
-            self.put(name, 10000 if str(os.getpid()) not in name else 0)
-        self.put(f"incipit-00000003-{self.gone()}.kv")
-        self.put(f"incipit-00000004-{os.getpid()}.kv", 10000)
+        old = ["incipit-0000000g-1-1.kv", "incipit-00000001-1.kv", "somebody-elses.kv",
+               self.name(1, 1) + ".bak"]
+        in_use = [self.name(2, os.getpid()), self.name(3, self.gone(), space=12345)]
+        for name in old:
+            self.put(name, 10000)
+        for name in in_use:
+            self.put(name)
+        kept = old + in_use
+        self.put(self.name(4, self.gone()))
+        self.put(self.name(5, os.getpid()), 10000)
+        self.put(self.name(6, self.gone(), space=12345), 10000)
         gateway = self.gateway(engine, mode="store")
         self.assertEqual(self.files(gateway), sorted(kept))
 

@@ -260,48 +260,173 @@ static void test_nothing_at_all_is_a_prompt_as_well(void **state)
     assert_choice(0, false);
 }
 
+/* ---- restores beside others -------------------------------------------------------- */
+
+static void test_restore_beside_a_prefill_misses_a_batch(void **state)
+{
+    (void)state;
+    q.restorable_tokens = 960;
+    slots[1].idle = false;
+    slots[1].prefill_tokens = 5000;
+    q.batch_tokens = 512;
+    assert_choice(0, true); /* 512 ms are less than 960 */
+    q.batch_tokens = 2048;
+    assert_choice(0, false);
+    slots[1].prefill_tokens = 500; /* the last of it */
+    assert_choice(0, true);
+}
+
+static void test_restore_pays_by_what_it_adds(void **state)
+{
+    (void)state;
+    q.restore_ms_per_token = 0.25;
+    q.batch_tokens = 2048;
+    assert_true(plan_restore_pays(640, 0, 0, &q));
+    assert_true(plan_restore_pays(640, 479, 0, &q));
+    assert_false(plan_restore_pays(640, 480, 0, &q)); /* 160 ms for 160 tokens */
+    assert_false(plan_restore_pays(640, 640, 0, &q));
+    assert_false(plan_restore_pays(0, 0, 0, &q));
+    assert_true(plan_restore_pays(640, 0, 479, &q));
+    assert_false(plan_restore_pays(640, 0, 480, &q));
+    assert_true(plan_restore_pays(4096, 0, 1e9, &q)); /* a batch at most */
+}
+
 /* ---- saving ------------------------------------------------------------------------ */
 
-static struct plan_save save_of(uint32_t new_tokens, uint32_t all_tokens, unsigned busy)
+/* 100 kB a token and 100 MB/s: a millisecond for each token that is written. Half of what
+ * is new comes again, and nothing has happened for an hour. */
+static struct plan_save save_of(uint32_t new_tokens, uint32_t all_tokens)
 {
-    /* 100 kB a token and 100 MB/s: a millisecond for each token that is written. */
     return (struct plan_save){.new_tokens = new_tokens,
                               .all_tokens = all_tokens,
                               .block_tokens = 64,
                               .token_bytes = 100000,
-                              .busy_slots = busy,
-                              .ms_per_token = 1,
-                              .save_bytes_per_ms = 1e5};
+                              .ms_per_token = 2,
+                              .reuse = 0.5,
+                              .save_bytes_per_ms = 1e5,
+                              .gap_ms = 1000,
+                              .quiet_ms = 3600e3,
+                              .max_stall_ms = 250};
 }
 
-static bool worth(struct plan_save s)
+static void assert_when(struct plan_save s, enum plan_when when)
 {
-    return plan_worth_saving(&s);
+    const struct plan_save_choice c = plan_save(&s);
+    if (c.when != when)
+        fail_msg("%d instead of %d: worth %.1f ms, in %.1f ms", c.when, when, c.value_ms,
+                 c.later_ms);
+}
+
+static double later(struct plan_save s)
+{
+    const struct plan_save_choice c = plan_save(&s);
+    assert_int_equal(c.when, PLAN_SAVE_LATER);
+    return c.later_ms;
 }
 
 static void test_less_than_a_block_is_not_saved(void **state)
 {
     (void)state;
-    assert_false(worth(save_of(63, 63, 0)));
-    assert_true(worth(save_of(64, 64, 0)));
+    assert_when(save_of(63, 63), PLAN_SAVE_NOT_WORTH);
+    assert_when(save_of(64, 64), PLAN_SAVE_NOW);
 }
 
-static void test_save_that_others_would_wait_for_is_weighed(void **state)
+static void test_value_is_what_a_restore_would_spare(void **state)
 {
     (void)state;
-    assert_true(worth(save_of(1000, 1000, 0)));
-    assert_false(worth(save_of(1000, 1000, 1)));
-    assert_true(worth(save_of(1000, 600, 1)));
-    assert_false(worth(save_of(1000, 600, 3)));
+    struct plan_save s = save_of(200, 200);
+    assert_true(plan_save(&s).value_ms == 200);
+    s.restore_ms_per_token = 1;
+    assert_true(plan_save(&s).value_ms == 100);
+    s.reuse = 0.1;
+    assert_true(plan_save(&s).value_ms == 20);
+    s.restore_ms_per_token = 2;
+    assert_when(s, PLAN_SAVE_NOT_WORTH);
 }
 
-static void test_save_of_little_in_much_is_weighed_on_an_idle_engine_too(void **state)
+static void test_save_that_others_would_stand_still_for_is_weighed(void **state)
 {
     (void)state;
-    assert_false(worth(save_of(64, 100000, 0)));
-    struct plan_save fast = save_of(64, 100000, 0);
-    fast.save_bytes_per_ms = 1e9;
-    assert_true(worth(fast));
+    struct plan_save s = save_of(200, 199);
+    s.busy_slots = 1;
+    assert_when(s, PLAN_SAVE_NOW);
+    s.all_tokens = 200;
+    assert_when(s, PLAN_SAVE_LATER);
+    assert_true(later(s) == 0); /* when they are done */
+    s.all_tokens = 66;
+    s.busy_slots = 3;
+    assert_when(s, PLAN_SAVE_NOW);
+    s.all_tokens = 67;
+    assert_when(s, PLAN_SAVE_LATER);
+}
+
+static void test_arrivals_speak_against_a_save_until_it_is_quiet(void **state)
+{
+    (void)state;
+    struct plan_save s = save_of(100, 200); /* 200 ms for 100 ms, at 200² / (2 · gap) */
+    s.quiet_ms = 0;
+    s.gap_ms = 201;
+    assert_when(s, PLAN_SAVE_NOW);
+    s.gap_ms = 199;
+    assert_true(later(s) == 201);
+    s.quiet_ms = 150;
+    assert_true(later(s) == 51);
+    s.quiet_ms = 201;
+    assert_when(s, PLAN_SAVE_NOW);
+}
+
+static void test_save_above_the_cap_needs_as_long_a_quiet(void **state)
+{
+    (void)state;
+    struct plan_save s = save_of(250, 250);
+    s.quiet_ms = 0;
+    assert_when(s, PLAN_SAVE_NOW);
+    s = save_of(2000, 251);
+    s.quiet_ms = 0;
+    assert_true(later(s) == 252);
+    s.quiet_ms = 250;
+    assert_true(later(s) == 2);
+    s.quiet_ms = 251;
+    assert_when(s, PLAN_SAVE_NOW);
+    s.busy_slots = 1; /* though it is worth far more */
+    assert_true(later(s) == 0);
+}
+
+static void test_save_many_times_the_cap_is_never_made(void **state)
+{
+    (void)state;
+    assert_when(save_of(5000, 5000), PLAN_SAVE_NOW); /* 20 times */
+    assert_when(save_of(5000, 5001), PLAN_SAVE_TOO_LONG);
+}
+
+static void test_save_whose_quiet_never_comes_is_given_up(void **state)
+{
+    (void)state;
+    struct plan_save s = save_of(64, 4000);
+    s.ms_per_token = 4000.0 * 4000 / (2 * PLAN_PATIENCE * 32);
+    assert_when(s, PLAN_SAVE_NOW);
+    s.ms_per_token *= 0.999;
+    assert_when(s, PLAN_SAVE_NOT_WORTH);
+}
+
+static void test_save_beside_a_prefill_stalls_for_its_batch_too(void **state)
+{
+    (void)state;
+    struct plan_save s = save_of(1000, 100);
+    s.busy_slots = 1;
+    s.prefill_ms = 150;
+    assert_when(s, PLAN_SAVE_NOW);
+    s.prefill_ms = 151;
+    assert_when(s, PLAN_SAVE_LATER);
+}
+
+static void test_slot_of_no_bytes_is_no_trouble(void **state)
+{
+    (void)state;
+    struct plan_save s = save_of(64, 64);
+    s.token_bytes = 0;
+    s.gap_ms = s.quiet_ms = 0;
+    assert_when(s, PLAN_SAVE_NOW);
 }
 
 #define TEST(name) cmocka_unit_test_setup(test_##name, set_up)
@@ -328,9 +453,17 @@ int main(void)
         TEST(pinned_prompt_is_restored_into_its_slot),
         TEST(largest_counts_do_not_overflow),
         TEST(nothing_at_all_is_a_prompt_as_well),
+        TEST(restore_beside_a_prefill_misses_a_batch),
+        TEST(restore_pays_by_what_it_adds),
         TEST(less_than_a_block_is_not_saved),
-        TEST(save_that_others_would_wait_for_is_weighed),
-        TEST(save_of_little_in_much_is_weighed_on_an_idle_engine_too),
+        TEST(value_is_what_a_restore_would_spare),
+        TEST(save_that_others_would_stand_still_for_is_weighed),
+        TEST(arrivals_speak_against_a_save_until_it_is_quiet),
+        TEST(save_above_the_cap_needs_as_long_a_quiet),
+        TEST(save_many_times_the_cap_is_never_made),
+        TEST(save_whose_quiet_never_comes_is_given_up),
+        TEST(save_beside_a_prefill_stalls_for_its_batch_too),
+        TEST(slot_of_no_bytes_is_no_trouble),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

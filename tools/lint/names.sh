@@ -21,7 +21,7 @@ prefixes() {
     case $1 in
     src/io/loop.c) echo timer ;;                        # timers live in a loop
     src/wire/upstream.c) echo call ;;                   # calls go to an upstream
-    src/engine/engine.c) echo replica restore_failure ;; # see engine.h
+    src/engine/engine.c) echo replica restore_failure save_skip ;; # see engine.h
     src/engine/openai.c) echo engine ;;                 # the driver engine_openai
     src/engine/llamacpp*.c) echo engine llama lesson ;; # llamacpp_internal.h
     esac

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+#include "llamacpp_internal.h"
+
+/*
+ * When is which slot saved? Never while a request waits, one at a time, the most valuable
+ * first, weighed each time anew (route/plan.h). Between two saves the queue is looked at:
+ * who came during one waits for that one and for no other.
+ *
+ * All that is not saved yet is in the same danger: a new prompt is put where least is
+ * lost, so what is worth most is overwritten last as well.
+ */
+
+#include <math.h>
+
+#include "route/plan.h"
+
+void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why)
+{
+    s->unsaved = false;
+    l->r->n.saves_skipped[why]++;
+    if (s->holds)
+        llama_learn_text(l, s->holds);
+}
+
+/* Where idle slots are emptied when a request begins on another one. */
+void llama_emptied(struct llama *l, const struct llama_slot *but)
+{
+    for (size_t i = 0; l->empties_idle && i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        if (s == but || s->state != SLOT_IDLE)
+            continue;
+        if (s->unsaved)
+            llama_skip_save(l, s, SAVE_OVERWRITTEN);
+        llama_forget(l, s);
+    }
+}
+
+static struct plan_save question(const struct llama *l, const struct llama_slot *s)
+{
+    const double quiet = (double)(loop_now_us(l->r->loop) - l->active_us) / 1e3;
+    struct plan_save q = {.new_tokens = s->tokens - s->holds->known_tokens,
+                          .all_tokens = s->tokens,
+                          .block_tokens = cache_block_tokens(l->r->cache),
+                          .token_bytes = l->frame->token_bytes,
+                          .ms_per_token = l->r->ms_per_token,
+                          .restore_ms_per_token = llama_restore_ms_per_token(l),
+                          .save_bytes_per_ms = l->save_rate.bytes / l->save_rate.ms,
+                          .reuse = llama_reuse(l),
+                          .gap_ms = l->gap_ms,
+                          .quiet_ms = l->draining ? PLAN_PATIENCE : quiet,
+                          .max_stall_ms = (double)l->r->o.max_stall_ms};
+    for (size_t i = 0; i < l->n_slots; i++)
+        q.busy_slots +=
+            l->slots[i].state == SLOT_OWNED || l->slots[i].state == SLOT_ZOMBIE;
+    const double batch_ms = l->batch_tokens * l->r->ms_per_token;
+    q.prefill_ms = fmin(llama_prefill_ms(l, s), batch_ms);
+    return q;
+}
+
+/* Is it to be saved now? Sets how long it is to wait where not. */
+static bool weigh(struct llama *l, struct llama_slot *s, double *value_ms, double *later)
+{
+    if (!l->r->o.save) {
+        llama_skip_save(l, s, SAVE_OFF);
+        return false;
+    }
+    const struct plan_save q = question(l, s);
+    const struct plan_save_choice c = plan_save(&q);
+    *value_ms = c.value_ms;
+    switch (c.when) {
+    case PLAN_SAVE_NOW:
+        break;
+    case PLAN_SAVE_LATER:
+        if (c.later_ms > 0 && (*later == 0 || c.later_ms < *later))
+            *later = c.later_ms;
+        return false;
+    case PLAN_SAVE_TOO_LONG:
+        llama_skip_save(l, s, SAVE_TOO_LONG);
+        return false;
+    case PLAN_SAVE_NOT_WORTH:
+        llama_skip_save(l, s, SAVE_NOT_WORTH);
+        return false;
+    }
+    if (llama_scratch_room(l, slotfile_size(l->frame, s->tokens)))
+        return true;
+    llama_skip_save(l, s, SAVE_SCRATCH_FULL);
+    return false;
+}
+
+void llama_save_best(struct llama *l)
+{
+    struct llama_slot *best = NULL;
+    double most_ms = 0, later_ms = 0;
+    timer_stop(&l->save_later);
+    for (size_t i = 0; i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        double value_ms;
+        if (s->state != SLOT_IDLE || !s->unsaved || !weigh(l, s, &value_ms, &later_ms))
+            continue;
+        if (!best || value_ms > most_ms ||
+            (value_ms == most_ms && s->last_used_us < best->last_used_us)) {
+            best = s;
+            most_ms = value_ms;
+        }
+    }
+    if (best)
+        llama_save(l, best);
+    else if (later_ms > 0)
+        timer_start(&l->save_later, (uint64_t)later_ms + 1);
+}
