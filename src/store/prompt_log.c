@@ -53,9 +53,10 @@ void prompt_log_encode(const struct prompt_record *r,
 bool prompt_log_decode(const unsigned char bytes[PROMPT_LOG_RECORD],
                        struct prompt_record *r)
 {
-    uint32_t sum;
+    uint32_t zero, sum;
+    memcpy(&zero, bytes + 72, 4);
     memcpy(&sum, bytes + PROMPT_LOG_RECORD - 4, 4);
-    if (sum != record_sum(bytes))
+    if (zero || sum != record_sum(bytes))
         return false;
     memcpy(&r->boundary.hash, bytes, 16);
     memcpy(&r->boundary.parent, bytes + 16, 16);

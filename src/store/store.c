@@ -213,9 +213,11 @@ static void tell_some(void *arg)
 {
     struct scan *c = arg;
     for (int i = 0; i < SCAN_BATCH && c->told < c->list.n_order; i++) {
-        const struct store_found *f = c->list.order[c->told++];
+        struct store_found *f = c->list.order[c->told++];
         const struct store_block b = {.head = f->head, .tokens = f->tokens};
         c->cb(c->arg, &b);
+        free(f->tokens); /* now: there may be a million of them */
+        f->tokens = NULL;
     }
     if (c->told < c->list.n_order) {
         store_defer(c->s, tell_some, c);

@@ -122,7 +122,9 @@ static void touch_file(int folder, const char *file, const struct stat *st)
     const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_NOW}};
     struct timespec clock;
     clock_gettime(CLOCK_REALTIME, &clock);
-    if (st->st_mtim.tv_sec + TOUCH_AFTER_S <= clock.tv_sec)
+    /* A time that is yet to come is that of a clock that has been put right since. */
+    if (st->st_mtim.tv_sec + TOUCH_AFTER_S <= clock.tv_sec ||
+        st->st_mtim.tv_sec > clock.tv_sec + TOUCH_AFTER_S)
         utimensat(folder, file, now, AT_SYMLINK_NOFOLLOW);
 }
 
@@ -205,16 +207,30 @@ static int read_block(int fd, const struct stat *st, const struct store_name *na
     return rc;
 }
 
-/* As open(2): a symlink in our place is damage as well. */
-static int open_failed(struct store_dir *d, int shard, const struct store_name *name,
-                       struct err *e)
+/* The block and the state of its file. */
+static int read_file(int shard, const struct store_name *name, struct store_block **b,
+                     struct stat *st, struct err *e)
 {
-    if (errno == ENOENT)
+    char file[STORE_FILE_HASH];
+    file_name(name, file);
+    const int fd = openat(shard, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
         return err_set(e, ERR_NOT_FOUND, "is not there");
-    if (errno != ELOOP)
-        return err_errno(e, "opening a block in %s", d->path);
-    store_dir_set_aside(d, shard, name, "is a symbolic link");
-    return err_set(e, ERR_CHECKSUM, "is a symbolic link");
+    if (fd < 0 && errno == ELOOP)
+        return err_set(e, ERR_CHECKSUM, "is a symbolic link");
+    if (fd < 0)
+        return err_errno(e, "opening it");
+    const int rc =
+        fstat(fd, st) == 0 ? read_block(fd, st, name, b, e) : err_errno(e, "fstat");
+    close(fd);
+    return rc;
+}
+
+int store_dir_read(int shard, const struct store_name *name, struct store_block **b,
+                   struct err *e)
+{
+    struct stat st;
+    return read_file(shard, name, b, &st, e);
 }
 
 static int get_in_shard(struct store_dir *d, int shard, const struct store_name *name,
@@ -223,20 +239,13 @@ static int get_in_shard(struct store_dir *d, int shard, const struct store_name 
     char file[STORE_FILE_HASH];
     struct stat st;
     struct err why = {0};
+    const int rc = read_file(shard, name, b, &st, &why);
     file_name(name, file);
-    const int fd = openat(shard, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0)
-        return open_failed(d, shard, name, e);
-    int rc = fstat(fd, &st) == 0 ? read_block(fd, &st, name, b, &why)
-                                 : err_errno(&why, "fstat");
     if (rc == 0)
         touch_file(shard, file, &st);
-    else if (rc != ERR_IO)
+    else if (rc == ERR_CHECKSUM)
         store_dir_set_aside(d, shard, name, why.text);
-    close(fd);
-    if (rc == ERR_IO)
-        return err_set(e, ERR_IO, "%s", why.text);
-    return rc ? err_set(e, ERR_CHECKSUM, "is damaged: %s", why.text) : 0;
+    return rc ? err_set(e, rc, "block in %s: %s", d->path, why.text) : 0;
 }
 
 static int dir_get(struct store_tier *t, const struct store_name *name,
@@ -250,6 +259,34 @@ static int dir_get(struct store_tier *t, const struct store_name *name,
     const int rc = get_in_shard(d, shard, name, b, e);
     close(shard);
     return rc;
+}
+
+bool store_dir_has(struct store_dir *d, const struct store_name *name)
+{
+    char file[STORE_FILE_HASH];
+    struct stat st;
+    const int shard = open_shard(d, name, false);
+    if (shard < 0)
+        return false;
+    file_name(name, file);
+    const bool there = fstatat(shard, file, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    close(shard);
+    return there;
+}
+
+void store_dir_set_used(struct store_dir *d, const struct store_name *name,
+                        int64_t used_ns)
+{
+    const struct timespec used = {.tv_sec = used_ns / 1000000000,
+                                  .tv_nsec = used_ns % 1000000000};
+    const struct timespec times[2] = {used, used};
+    char file[STORE_FILE_HASH];
+    const int shard = open_shard(d, name, false);
+    if (shard < 0)
+        return;
+    file_name(name, file);
+    utimensat(shard, file, times, AT_SYMLINK_NOFOLLOW);
+    close(shard);
 }
 
 static void dir_touch(struct store_tier *t, const struct store_name *name)
@@ -292,13 +329,31 @@ void store_dir_note_set(struct store_dir *d, const char *name, const char *value
 
 /* ---- opening and closing ----------------------------------------------------------- */
 
+int store_dir_peek(const char *path, struct err *e)
+{
+    const int root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int blocks = root < 0 ? -1 : store_file_folder(root, "blocks", false);
+    if (blocks >= 0) {
+        close(blocks);
+        return root;
+    }
+    if (root < 0)
+        err_errno(e, "cannot open the store's directory %s", path);
+    else
+        err_errno(e, "%s is no store's directory: %s/blocks", path, path);
+    if (root >= 0)
+        close(root);
+    return -1;
+}
+
 static int open_root(struct store_dir *d, struct err *e)
 {
     struct stat st;
-    if (mkdir(d->path, 0700) != 0 && errno != EEXIST)
+    const bool made = mkdir(d->path, 0700) == 0;
+    if (!made && errno != EEXIST)
         return err_errno(e, "cannot make the store's directory %s", d->path);
     d->root = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->root < 0 || fstat(d->root, &st) != 0)
+    if (d->root < 0 || (made && fchmod(d->root, 0700) != 0) || fstat(d->root, &st) != 0)
         return err_errno(e, "cannot open the store's directory %s", d->path);
     if (st.st_mode & (S_IWGRP | S_IWOTH))
         return err_set(
@@ -341,32 +396,59 @@ static int open_folders(struct store_dir *d, struct err *e)
     return 0;
 }
 
-static int make_key(struct store_dir *d, struct err *e)
+/* The newest blocks may be lost with the power, their key must not: all of them need it.
+ * So its name is synced as well. */
+static int write_key(struct store_dir *d, struct err *e)
 {
     const struct store_file_target target = {
         .tmp = d->tmp, .to = d->root, .name = "key", .sync = true};
-    if (getrandom(d->key, sizeof d->key, 0) != sizeof d->key)
-        return err_errno(e, "no random bytes for a key");
-    if (!store_file_write(&target, slice_make((const char *)d->key, sizeof d->key)))
+    if (!store_file_write(&target, slice_make((const char *)d->key, sizeof d->key)) ||
+        fsync(d->root) != 0)
         return err_errno(e, "cannot write %s/key", d->path);
     return 0;
 }
 
-static int load_key(struct store_dir *d, struct err *e)
+static int make_key(struct store_dir *d, struct err *e)
+{
+    if (getrandom(d->key, sizeof d->key, 0) != sizeof d->key)
+        return err_errno(e, "no random bytes for a key");
+    return write_key(d, e);
+}
+
+int store_dir_read_key(int root, const char *path, unsigned char key[CHAIN_KEY_BYTES],
+                       struct err *e)
 {
     unsigned char bytes[CHAIN_KEY_BYTES + 1];
-    const int64_t got = store_file_read_small(d->root, "key", bytes, sizeof bytes);
+    const int64_t got = store_file_read_small(root, "key", bytes, sizeof bytes);
+    if (got < 0 && errno == ENOENT)
+        return err_set(e, ERR_NOT_FOUND, "there is no %s/key", path);
     if (got < 0)
-        return errno == ENOENT ? make_key(d, e)
-                               : err_errno(e, "cannot read %s/key", d->path);
+        return err_errno(e, "cannot read %s/key", path);
     if (got != CHAIN_KEY_BYTES)
         return err_set(
             e, ERR_FORMAT,
             "%s/key is not a key of %d bytes (without it the blocks are useless: "
             "put it back, or delete the directory)",
-            d->path, CHAIN_KEY_BYTES);
-    memcpy(d->key, bytes, CHAIN_KEY_BYTES);
+            path, CHAIN_KEY_BYTES);
+    memcpy(key, bytes, CHAIN_KEY_BYTES);
     return 0;
+}
+
+static int load_key(struct store_dir *d, struct err *e)
+{
+    struct err why = {0};
+    const int rc = store_dir_read_key(d->root, d->path, d->key, &why);
+    if (rc == ERR_NOT_FOUND)
+        return make_key(d, e);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+int store_dir_adopt_key(struct store_dir *d, const unsigned char key[CHAIN_KEY_BYTES],
+                        struct err *e)
+{
+    assert(d->tier.blocks == 0);
+    memcpy(d->key, key, sizeof d->key);
+    return write_key(d, e);
 }
 
 static void count_kept(void *arg, int folder, const char *name)

@@ -20,9 +20,15 @@ int store_file_folder(int at, const char *name, bool make)
 {
     const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     int fd = openat(at, name, flags);
-    if (fd < 0 && errno == ENOENT && make &&
-        (mkdirat(at, name, 0700) == 0 || errno == EEXIST))
+    if (fd >= 0 || errno != ENOENT || !make)
+        return fd;
+    const bool made = mkdirat(at, name, 0700) == 0;
+    if (made || errno == EEXIST)
         fd = openat(at, name, flags);
+    if (made && fd >= 0 && fchmod(fd, 0700) != 0) { /* whatever the umask */
+        close(fd);
+        fd = -1;
+    }
     return fd;
 }
 
@@ -93,7 +99,8 @@ bool store_file_write(const struct store_file_target *t, struct slice bytes)
         openat(t->tmp, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return false;
-    bool ok = write_all(fd, bytes) && (!t->sync || fdatasync(fd) == 0);
+    bool ok =
+        fchmod(fd, 0600) == 0 && write_all(fd, bytes) && (!t->sync || fdatasync(fd) == 0);
     int why = errno;
     if (close(fd) != 0 && ok) {
         ok = false;
@@ -111,6 +118,7 @@ bool store_file_write(const struct store_file_target *t, struct slice bytes)
 
 bool store_file_each(int folder, store_file_fn fn, void *arg)
 {
+    struct dirent *entry;
     /* A stream closes its descriptor, and two streams on one would share the position. */
     const int own = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *stream = own < 0 ? NULL : fdopendir(own);
@@ -119,11 +127,12 @@ bool store_file_each(int folder, store_file_fn fn, void *arg)
             close(own);
         return false;
     }
-    for (struct dirent *entry; (entry = readdir(stream));)
+    while (errno = 0, (entry = readdir(stream)))
         if (entry->d_name[0] != '.')
             fn(arg, folder, entry->d_name);
+    const bool all = errno == 0;
     closedir(stream);
-    return true;
+    return all;
 }
 
 static void remove_file(void *arg, int folder, const char *name)

@@ -164,7 +164,7 @@ bool store_file_write(const struct store_file_target *t, struct slice bytes);
 /* Deletes all files in a folder. */
 void store_file_clear(int folder);
 
-/* Calls fn for each entry that is not hidden, in no order. False where it could not. */
+/* Calls fn for each entry that is not hidden, in no order. False: there may be more. */
 typedef void (*store_file_fn)(void *arg, int folder, const char *name);
 bool store_file_each(int folder, store_file_fn fn, void *arg);
 
@@ -190,6 +190,27 @@ struct store_dir {
 
 struct store_dir *store_dir_open(const char *path, struct err *e);
 
+/* Opens the directory of a store as it is: takes no lock and makes nothing. -1: see e. */
+int store_dir_peek(const char *path, struct err *e);
+
+/* The key in the directory `root`. ERR_NOT_FOUND: there is none. `path` is for errors. */
+int store_dir_read_key(int root, const char *path, unsigned char key[CHAIN_KEY_BYTES],
+                       struct err *e);
+
+/* Puts another key in the place of that of a directory without blocks. */
+int store_dir_adopt_key(struct store_dir *d, const unsigned char key[CHAIN_KEY_BYTES],
+                        struct err *e);
+
+/* True where a file has the name of this block; sets when it was last used. */
+bool store_dir_has(struct store_dir *d, const struct store_name *name);
+void store_dir_set_used(struct store_dir *d, const struct store_name *name,
+                        int64_t used_ns);
+
+/* Reads and verifies a block in its shard, and changes nothing. ERR_NOT_FOUND; ERR_IO:
+ * not now; ERR_CHECKSUM: damaged. */
+int store_dir_read(int shard, const struct store_name *name, struct store_block **b,
+                   struct err *e);
+
 bool store_dir_note_get(const struct store_dir *d, const char *name, char *out,
                         size_t size);
 void store_dir_note_set(struct store_dir *d, const char *name, const char *value);
@@ -203,12 +224,18 @@ void store_dir_unlink(struct store_dir *d, int shard, const struct store_name *n
 
 /* ---- store_scan.c: going through the directory ------------------------------------- */
 
-/* One file of blocks/: its shard's folder, name and state. */
+/* One file of blocks/: its shard's folder, name and state. False: there may be more. */
 typedef void (*store_scan_fn)(void *arg, int shard, const struct store_name *name,
                               const struct stat *st);
-/* False where a part could not be looked at. */
 bool store_scan_files(int blocks, struct hash128 fingerprint, store_scan_fn fn,
                       void *arg);
+
+/* Head and token ids of one file into `bytes`, checked. ERR_NOT_FOUND: it has gone;
+ * ERR_IO: it cannot be read now; others: it is damaged. */
+#define STORE_SCAN_BYTES (STORE_BLOCK_HEAD + 4 * STORE_MAX_BLOCK_TOKENS)
+int store_scan_head(int shard, const struct store_name *name, const struct stat *st,
+                    unsigned char bytes[STORE_SCAN_BYTES], struct store_head *h,
+                    struct err *e);
 
 /* Fingerprints that have a folder. */
 void store_scan_folders(struct store_dir *d);

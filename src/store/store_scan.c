@@ -21,6 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 static int64_t ns_of(struct timespec t)
@@ -51,12 +52,15 @@ static bool parse_file_name(const char *file, struct hash128 *hash)
 
 static void on_file(void *arg, int shard, const char *file)
 {
-    const struct walk *w = arg;
+    struct walk *w = arg;
     struct store_name name = {.fingerprint = w->fingerprint};
     struct stat st;
-    if (parse_file_name(file, &name.hash) && strncmp(file, w->shard, 2) == 0 &&
-        fstatat(shard, file, &st, AT_SYMLINK_NOFOLLOW) == 0)
+    if (!parse_file_name(file, &name.hash) || strncmp(file, w->shard, 2) != 0)
+        return;
+    if (fstatat(shard, file, &st, AT_SYMLINK_NOFOLLOW) == 0)
         w->fn(w->arg, shard, &name, &st);
+    else if (errno != ENOENT)
+        w->unseen = true;
 }
 
 /* Nothing of ours is there, or a link or a file in its place. */
@@ -68,9 +72,11 @@ static bool is_no_folder(int why)
 static void on_shard(void *arg, int folder, const char *name)
 {
     struct walk *w = arg;
-    const int shard = strlen(name) == 2 ? store_file_folder(folder, name, false) : -1;
+    if (strlen(name) != 2)
+        return;
+    const int shard = store_file_folder(folder, name, false);
     if (shard < 0) {
-        w->unseen |= strlen(name) == 2 && !is_no_folder(errno);
+        w->unseen |= !is_no_folder(errno);
         return;
     }
     memcpy(w->shard, name, 3);
@@ -132,25 +138,45 @@ struct recovery {
     struct store_dir *d;
     struct store_scan_list *list;
     bool unseen; /* there is more that could not be read */
-    unsigned char bytes[STORE_BLOCK_HEAD + 4 * STORE_MAX_BLOCK_TOKENS];
+    unsigned char bytes[STORE_SCAN_BYTES];
 };
 
-/* Head and token ids into r->bytes. */
-static int read_start(struct recovery *r, int fd, const struct stat *st,
+static int read_start(int fd, const struct stat *st, unsigned char *bytes,
                       struct store_head *h, struct err *e)
 {
     if (!S_ISREG(st->st_mode))
         return err_set(e, ERR_FORMAT, "not a file");
-    if (!store_file_read(fd, r->bytes, STORE_BLOCK_HEAD))
+    if (!store_file_read(fd, bytes, STORE_BLOCK_HEAD))
         return store_file_read_failed(e);
-    const int rc = store_block_read_head(r->bytes, (uint64_t)st->st_size, h, e);
+    const int rc = store_block_read_head(bytes, (uint64_t)st->st_size, h, e);
     if (rc)
         return rc;
-    if (!store_file_read(fd, r->bytes + STORE_BLOCK_HEAD, 4 * (size_t)h->n_tokens))
+    if (!store_file_read(fd, bytes + STORE_BLOCK_HEAD, 4 * (size_t)h->n_tokens))
         return store_file_read_failed(e);
-    return store_block_head_ok(r->bytes, h)
+    return store_block_head_ok(bytes, h)
                ? 0
                : err_set(e, ERR_CHECKSUM, "checksum of the head is wrong");
+}
+
+int store_scan_head(int shard, const struct store_name *name, const struct stat *st,
+                    unsigned char bytes[STORE_SCAN_BYTES], struct store_head *h,
+                    struct err *e)
+{
+    char file[STORE_FILE_HASH], hex[HASH128_HEX];
+    snprintf(file, sizeof file, "%s.kv", hash128_hex(name->hash, hex));
+    const int fd = openat(shard, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return err_set(e, ERR_NOT_FOUND, "has gone");
+    if (fd < 0 && errno == ELOOP)
+        return err_set(e, ERR_FORMAT, "is a symbolic link");
+    if (fd < 0)
+        return err_errno(e, "opening it");
+    int rc = read_start(fd, st, bytes, h, e);
+    if (!rc && (!hash128_eq(h->fingerprint, name->fingerprint) ||
+                !hash128_eq(h->hash, name->hash)))
+        rc = err_set(e, ERR_MISMATCH, "holds another block");
+    close(fd);
+    return rc;
 }
 
 static void keep_found(struct recovery *r, const struct store_head *h,
@@ -170,33 +196,13 @@ static void keep_found(struct recovery *r, const struct store_head *h,
     };
 }
 
-/* Head and token ids of one file. ERR_IO where it could not be read for reasons that are
- * not the file's, ERR_NOT_FOUND where it has gone. */
-static int recover(struct recovery *r, int shard, const struct store_name *name,
-                   const struct stat *st, struct store_head *h, struct err *e)
-{
-    char file[STORE_FILE_HASH], hex[HASH128_HEX];
-    snprintf(file, sizeof file, "%s.kv", hash128_hex(name->hash, hex));
-    const int fd = openat(shard, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ELOOP    ? err_set(e, ERR_FORMAT, "is a symbolic link")
-               : errno == ENOENT ? err_set(e, ERR_NOT_FOUND, "has gone")
-                                 : err_errno(e, "opening a block");
-    int rc = read_start(r, fd, st, h, e);
-    if (!rc && (!hash128_eq(h->fingerprint, name->fingerprint) ||
-                !hash128_eq(h->hash, name->hash)))
-        rc = err_set(e, ERR_MISMATCH, "holds another block");
-    close(fd);
-    return rc;
-}
-
 static void recover_file(void *arg, int shard, const struct store_name *name,
                          const struct stat *st)
 {
     struct recovery *r = arg;
     struct store_head h;
     struct err e = {0};
-    const int rc = recover(r, shard, name, st, &h, &e);
+    const int rc = store_scan_head(shard, name, st, r->bytes, &h, &e);
     if (rc == 0)
         keep_found(r, &h, st);
     else if (rc == ERR_IO)
@@ -299,6 +305,8 @@ void store_scan_read(struct store_dir *d, struct hash128 fingerprint,
     const bool all = store_scan_files(d->blocks, fingerprint, recover_file, r);
     const bool unseen = r->unseen || !all;
     free(r);
+    if (unseen)
+        log_event(LOG_WARN, "store-not-read-whole", "dir", "%s", d->path, NULL);
     out->order = mem_array(out->n + 1, sizeof(struct store_found *));
     for (size_t i = 0; i < out->n; i++)
         out->order[i] = &out->items[i];
