@@ -9,7 +9,7 @@ static void list_commands(void)
            "usage: incipit COMMAND …\n\n");
     const struct cmd *c;
     for (size_t i = 0; (c = cmd_at(i)); i++)
-        printf("  %-10s %s\n", c->name, c->help);
+        printf("  %-14s %s\n", c->name, c->help);
     printf("\nThe shortest way: incipit serve --upstream http://127.0.0.1:8080\n");
 }
 
