@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What the demo's requests took and reused, and the table of it."""
 
+import math
 import os
 import statistics
 
@@ -30,16 +31,25 @@ def figures_of(arm):
             "ready_s": arm.ready_s, "cpu_of_others": arm.cpu.share(), "each": arm.results}
 
 
+def confirmed(totals):
+    """Of several lives of a gateway: errors of each are its own."""
+    known = [t for t in totals if t["n"]]
+    half = math.sqrt(sum(((t["high"] - t["low"]) / 2) ** 2 for t in known))
+    return {"saved_ms": sum(t["saved_ms"] for t in known), "saved_half_ms": half,
+            "saved_n": sum(t["n"] for t in known)}
+
+
 def figures(model, stock, incipit):
     out = {"engine": incipit.parts[-1]["replicas"][0]["build"], "model": model,
            "threads": os.cpu_count(), "stock": figures_of(stock),
            "incipit": figures_of(incipit)}
     mine, totals = out["incipit"], [p["total"] for p in incipit.parts]
     store = incipit.parts[-1]["store"]
-    for name in ("resident_tokens", "restored_tokens", "saved_ms", "saved_n"):
+    for name in ("resident_tokens", "restored_tokens"):
         mine[name] = sum(t[name] for t in totals)
     for name in ("restores", "saves", "saves_skipped", "save_failures"):
         mine[name] = sum(p["replicas"][0][name] for p in incipit.parts)
+    mine |= confirmed([t["savings"]["confirmed"] for t in totals])
     mine["restore_failures"] = sum(sum(p["replicas"][0]["restore_failures"].values())
                                    for p in incipit.parts)
     mine["misses"] = {k: n for k in totals[0]["misses"]
@@ -78,7 +88,8 @@ def table(f, titles):
     s, g = f["stock"], f["incipit"]
     both = lambda name, show=str: (show(s[name]), show(g[name]))  # noqa: E731
     after = "prompt_tokens_after_restart", "reused_tokens_after_restart"
-    estimate = f"{ms(g['saved_ms'])}" if g["saved_n"] else "-"
+    estimate = (f"{ms(g['saved_ms'])} ± {ms(g['saved_half_ms'])}" if g["saved_n"]
+                else "-")
     return [
         ("", *titles),
         ("requests", *both("requests")),

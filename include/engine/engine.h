@@ -23,6 +23,7 @@
 #include "base/err.h"
 #include "base/list.h"
 #include "wire/upstream.h"
+#include "prefix/holdout.h"
 #include "prefix/pieces.h"
 #include "prefix/ttft.h"
 #include "proto/answer.h"
@@ -106,6 +107,7 @@ struct replica_options {
     bool save;
     uint64_t max_stall_ms; /* longest save that may make others wait */
     uint64_t slot_ms;      /* for the engine to save, restore or erase a slot */
+    double holdout; /* share of requests that run cold to measure the others; 0 none */
 };
 
 /* The file system that slot files pass through; all 0 where it is not known. */
@@ -132,6 +134,7 @@ struct replica {
     unsigned in_flight;      /* jobs admitted and not done */
     unsigned queued;
     struct ttft_model ttft;
+    struct holdout *holdout;
     double ms_per_token;    /* of prefill; learned */
     double bytes_per_token; /* of prompt text; learned */
     struct replica_counters n;
@@ -149,6 +152,8 @@ void replica_free(struct replica *r); /* no jobs are left */
 struct plan {
     int slot;            /* where it runs; -1: the engine chooses */
     bool splice_slot;    /* "id_slot" has to be put into the body */
+    bool drawn;          /* it takes part in the experiment … */
+    bool held_out;       /* … and runs cold: "cache_prompt":false has to be put in */
     bool restored;       /* stored blocks were put back for it */
     uint32_t available;  /* prompt tokens that an earlier prompt shared (estimate) */
     uint32_t promised;   /* of these, what the slot will have: low estimate */

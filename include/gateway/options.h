@@ -53,6 +53,7 @@ struct options {
     uint64_t store_ram_bytes;
     bool store_save;
     uint64_t store_max_stall_ms;
+    uint64_t measure_holdout; /* hundredths of a percent */
 
     uint64_t limits_head_bytes;
     uint64_t limits_headers;

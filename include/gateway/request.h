@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "wire/front.h"
+#include "gateway/measure.h"
 #include "gateway/stats.h"
 
 struct request;
@@ -17,6 +18,7 @@ struct request;
 struct request_target {
     struct replica *replica;
     struct figures figures;
+    struct measure measure;
 };
 
 #define REQUEST_STATES(X)                                                                \

@@ -39,8 +39,9 @@ enum stats_outcome {
     X("not-held-here")                                                                   \
     X("restore-failed")                                                                  \
     X("uncacheable")                                                                     \
-    X("engine-refused")
-#define STATS_MISS_KINDS 7
+    X("engine-refused")                                                                  \
+    X("control")
+#define STATS_MISS_KINDS 8
 
 struct figures {
     uint64_t requests;
@@ -57,7 +58,7 @@ struct figures {
     uint64_t unterminated; /* whole answers without a terminal event */
     uint64_t misses[STATS_MISS_KINDS];
     struct quantile ttft_cold_ms, ttft_cached_ms;
-    struct quantile saved_ms; /* per request with an estimate; its sum is the total */
+    struct quantile saved_ms; /* of single requests; totals are gateway/measure.h's */
 };
 
 /* One finished request. Counts are -1 where unknown. */

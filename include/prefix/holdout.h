@@ -14,8 +14,9 @@
  *
  * The difference is that of the group's means, each adjusted to the same prompt length
  * (slope of time over length within each arm), averaged over groups by their requests.
- * Interval: studentised bootstrap (bootstrap-t), HOLDOUT_RESAMPLES resamples within group
- * and arm. A group with fewer than HOLDOUT_MIN samples in an arm waits in `waiting`.
+ * Interval: studentised bootstrap (bootstrap-t) within group and arm, HOLDOUT_RESAMPLES
+ * resamples, fewer (200 at least) of more than 2,000 samples. Groups with fewer than
+ * HOLDOUT_MIN samples in an arm are counted in `waiting`.
  *
  * Bounded: HOLDOUT_GROUPS groups, the one that was least recently drawn makes room; of
  * each the last HOLDOUT_KEEP samples of either arm. For one thread.
@@ -54,8 +55,8 @@ struct holdout_result {
     double saved_ms, low, high; /* per request: cold − cached, 95 %; NAN while unknown */
 };
 
-/* Computes for some milliseconds where there are many samples: for admin pages. The same
- * samples give the same result. */
-void holdout_result(const struct holdout *h, struct holdout_result *out);
+/* Computes for up to 20 ms where many samples came since the last call: for admin pages.
+ * The same samples give the same result. */
+void holdout_result(struct holdout *h, struct holdout_result *out);
 
 #endif

@@ -77,4 +77,7 @@ struct savings_total {
 void savings_total(struct savings *s, enum savings_source source,
                    struct savings_total *out);
 
+/* Adds the total of another replica, whose errors are its own. {0} is the sum of none. */
+void savings_total_add(struct savings_total *sum, const struct savings_total *more);
+
 #endif

@@ -6,7 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -71,6 +73,15 @@ static const struct engine_driver *driver_named(const char *name)
     return NULL;
 }
 
+/* Nobody can tell which requests will be held out. */
+static uint64_t random_seed(void)
+{
+    uint64_t seed = clock_wall_ms();
+    if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) != sizeof(seed))
+        log_event(LOG_WARN, "no-random-bytes", "for", "%s", "hold-out", NULL);
+    return seed;
+}
+
 struct replica *replica_new(struct loop *l, struct workers *w, struct cache *c,
                             const struct replica_options *o, struct err *e)
 {
@@ -101,6 +112,7 @@ struct replica *replica_new(struct loop *l, struct workers *w, struct cache *c,
     r->mode = REPLICA_STARTING;
     r->ms_per_token = FIRST_MS_PER_TOKEN;
     r->bytes_per_token = FIRST_BYTES_PER_TOKEN;
+    r->holdout = holdout_new(o->holdout, random_seed());
     /* llama-server's driver looks who is there, and hands over if it is another. */
     use_driver(r, d ? d : &engine_llamacpp);
     return r;
@@ -113,6 +125,7 @@ void replica_free(struct replica *r)
     r->on_mode = NULL;
     r->driver->close(r->state);
     upstream_free(r->up);
+    holdout_free(r->holdout);
     free(r->name);
     free(r->slot_dir);
     free(r->authorization);

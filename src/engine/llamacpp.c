@@ -238,7 +238,7 @@ static void confirm(struct llama *l, struct job *job)
 {
     const struct answer_facts *f = job->facts;
     const struct plan *p = &job->plan;
-    if (f->cached_tokens < 0 || f->prompt_tokens <= 0)
+    if (f->cached_tokens < 0 || f->prompt_tokens <= 0 || p->held_out)
         return;
     const bool exact = p->held && f->cached_tokens < (int64_t)p->held &&
                        f->cached_tokens < f->prompt_tokens - 1;

@@ -295,10 +295,19 @@ static void let_engine_choose(struct llama *l, struct job *job)
     llama_poll(l);
 }
 
+/* Prefills that run now and this one are in each other's way. */
+static void note_overlap(struct llama *l, struct job *job)
+{
+    job->plan.overlap = running_prefills(l);
+    for (size_t i = 0; i < l->n_slots; i++)
+        if (l->slots[i].prefill && l->slots[i].job)
+            l->slots[i].job->plan.overlap++;
+}
+
 void llama_job_ready(struct llama *l, struct job *job)
 {
     struct llama_slot *s = job->engine;
-    job->plan.overlap = running_prefills(l);
+    note_overlap(l, job);
     if (!llama_can_pin(job) && !job->wants_all) {
         let_engine_choose(l, job);
     } else if (s) {
@@ -355,6 +364,19 @@ static bool may_place(const struct llama *l, const struct job *job)
     return slots_that_are(l, SLOT_IDLE) && (llama_can_pin(job) || !is_restoring(l));
 }
 
+/* Is it run cold to measure what the others gain? Only where the cache would help, and
+ * where the engine can be told so. */
+static bool hold_out(struct llama *l, struct job *job, uint32_t reused)
+{
+    const struct prompt *p = job->prompt;
+    if (reused < cache_block_tokens(l->r->cache) || !llama_can_pin(job) ||
+        p->has_cache_prompt)
+        return false;
+    job->plan.drawn = true;
+    job->plan.held_out = holdout_draw(l->r->holdout, job->pieces->v[0].hash);
+    return job->plan.held_out;
+}
+
 /* Puts a job on a slot; false where none that it may have is idle. */
 static bool place(struct llama *l, struct job *job)
 {
@@ -383,7 +405,9 @@ static bool place(struct llama *l, struct job *job)
         job->plan.available = p.hit.low;
         job->plan.known_pieces = p.hit.n_pieces;
         job->plan.miss = miss_reason(l, job, &p, resident);
-        if (!c.restore)
+        if (hold_out(l, job, c.restore ? p.restorable : resident))
+            job->plan.miss = "control";
+        else if (!c.restore)
             job->plan.promised = resident == p.known ? p.hit.low : resident;
         else if (kept)
             job->plan.promised = p.hit.low < p.restorable ? p.hit.low : p.restorable;
@@ -392,7 +416,7 @@ static bool place(struct llama *l, struct job *job)
         if (slots[c.slot].unsaved_tokens >= cache_block_tokens(l->r->cache))
             llama_skip_save(l, s, SAVE_OVERWRITTEN);
         take_slot(l, s, job);
-        if (c.restore && kept)
+        if (c.restore && kept && !job->plan.held_out)
             llama_restore(l, s, job, &p.hit.at, p.restorable, resident);
         else
             llama_job_ready(l, job);

@@ -6,7 +6,7 @@
 
 #include "base/version.h"
 
-static json_t *replica_json(const struct request_target *t)
+static json_t *replica_json(struct request_target *t)
 {
     static const char *const modes[] = {"down", "starting", "observe", "store"};
     const struct replica *r = t->replica;
@@ -38,6 +38,8 @@ static json_t *replica_json(const struct request_target *t)
         json_object_set_new(skipped, save_skip_name((enum save_skip)i),
                             json_integer((json_int_t)r->n.saves_skipped[i]));
     json_object_set_new(o, "saves_skipped", skipped);
+    json_object_set_new(o, "savings",
+                        measure_json(&t->measure, r->holdout, r->o.holdout));
     r->driver->describe(r->state, o);
     return o;
 }
@@ -94,9 +96,13 @@ static json_t *stats_page(const struct admin_world *w)
     const struct request_world *rw = w->requests;
     json_t *replicas = json_array(), *states = json_object();
     json_t *total = stats_json(rw->total);
+    struct measure_sum savings = {.unknown = 0};
     unsigned in_flight = 0;
-    for (size_t i = 0; i < rw->n_targets; i++)
+    for (size_t i = 0; i < rw->n_targets; i++) {
         json_array_append_new(replicas, replica_json(&rw->targets[i]));
+        measure_sum_add(&savings, &rw->targets[i].measure);
+    }
+    json_object_set_new(total, "savings", measure_sum_json(&savings));
     for (size_t i = 0; i < REQUEST_STATE_COUNT; i++) {
         in_flight += rw->in_state[i];
         json_object_set_new(states, request_state_name((enum request_state)i),

@@ -107,6 +107,7 @@ static int open_replica(struct gateway *g, size_t i, struct err *e)
         .driver = drivers[u->driver],
         .slot_dir = u->slot_dir,
         .authorization = authorization,
+        .holdout = (double)o->measure_holdout / 1e4,
         .queue_ms = o->timeouts_queue_ms,
         .queue_max = (unsigned)o->limits_queue,
         .save = o->store_save,

@@ -155,6 +155,94 @@ static void put_scratch(const struct request_world *w, struct buf *out)
     }
 }
 
+static void put_seconds(struct buf *out, const char *name, const struct replica *r,
+                        const char *source, double ms)
+{
+    buf_printf(out, "%s{replica=\"", name);
+    put_label(out, r->name);
+    buf_append_char(out, '"');
+    if (source)
+        buf_printf(out, ",source=\"%s\"", source);
+    if (isfinite(ms))
+        buf_printf(out, "} %.6f\n", ms / 1e3);
+    else
+        buf_append_str(out, "} NaN\n");
+}
+
+/* One row each: n, the saving, and both ends of its interval. */
+static void put_confirmed(const struct request_world *w, struct buf *out)
+{
+    static const char *const sources[SAVINGS_SOURCES] = {"all", "resident", "restored"};
+    static const struct {
+        const char *name, *help;
+        size_t at; /* of a double in struct savings_total */
+    } rows[] = {
+        {"incipit_savings_confirmed_seconds", "TTFT saved: cold model less measured.",
+         offsetof(struct savings_total, ms)},
+        {"incipit_savings_confirmed_low_seconds", "Low end of its 95 % interval.",
+         offsetof(struct savings_total, low)},
+        {"incipit_savings_confirmed_high_seconds", "High end of its 95 % interval.",
+         offsetof(struct savings_total, high)},
+    };
+    put_head(out, "incipit_savings_confirmed_requests", "gauge",
+             "Hits that these savings are of.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        for (int i = 0; i < SAVINGS_SOURCES; i++) {
+            struct savings_total t;
+            savings_total(&w->targets[k].measure.confirmed, (enum savings_source)i, &t);
+            put_value(out, "incipit_savings_confirmed_requests", w->targets[k].replica,
+                      "source", sources[i], t.n);
+        }
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        put_head(out, rows[row].name, "gauge", rows[row].help);
+        for (size_t k = 0; k < w->n_targets; k++)
+            for (int i = 0; i < SAVINGS_SOURCES; i++) {
+                struct savings_total t;
+                double ms;
+                savings_total(&w->targets[k].measure.confirmed, (enum savings_source)i,
+                              &t);
+                memcpy(&ms, (const char *)&t + rows[row].at, sizeof(ms));
+                put_seconds(out, rows[row].name, w->targets[k].replica, sources[i], ms);
+            }
+    }
+}
+
+/* Of replicas that hold requests out. */
+static void put_measured(const struct request_world *w, struct buf *out)
+{
+    static const struct {
+        const char *name, *help;
+        size_t at; /* of a double in struct holdout_result */
+    } rows[] = {
+        {"incipit_savings_measured_seconds",
+         "TTFT saved a request: hold-out less others.",
+         offsetof(struct holdout_result, saved_ms)},
+        {"incipit_savings_measured_low_seconds", "Low end of its 95 % interval.",
+         offsetof(struct holdout_result, low)},
+        {"incipit_savings_measured_high_seconds", "High end of its 95 % interval.",
+         offsetof(struct holdout_result, high)},
+    };
+    struct holdout_result h;
+    put_head(out, "incipit_savings_measured_requests", "gauge",
+             "Requests that are compared, by arm.");
+    for (size_t k = 0; k < w->n_targets; k++) {
+        holdout_result(w->targets[k].replica->holdout, &h);
+        put_value(out, "incipit_savings_measured_requests", w->targets[k].replica, "arm",
+                  "cold", h.n_cold);
+        put_value(out, "incipit_savings_measured_requests", w->targets[k].replica, "arm",
+                  "cached", h.n_cached);
+    }
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        put_head(out, rows[row].name, "gauge", rows[row].help);
+        for (size_t k = 0; k < w->n_targets; k++) {
+            double ms;
+            holdout_result(w->targets[k].replica->holdout, &h);
+            memcpy(&ms, (const char *)&h + rows[row].at, sizeof(ms));
+            put_seconds(out, rows[row].name, w->targets[k].replica, NULL, ms);
+        }
+    }
+}
+
 static void put_replicas(const struct request_world *w, struct buf *out)
 {
     static const struct {
@@ -273,6 +361,8 @@ void metrics_write(const struct admin_world *w, struct buf *out)
     put_summary(rw, out, "incipit_ttft_saved_seconds",
                 "Estimate: cold model less measured TTFT.",
                 offsetof(struct figures, saved_ms));
+    put_confirmed(rw, out);
+    put_measured(rw, out);
     put_replicas(rw, out);
     put_cache(rw->cache, out);
     put_front(w->front, out);

@@ -65,6 +65,8 @@ static const struct options_row rows[] = {
      "Whether new blocks are saved; off restores what is there and adds nothing."},
     {"store.max_stall", TIME, AT(store_max_stall_ms), "250ms", 1, HOUR / 60, NULL,
      "Longest save that may make a request wait; longer ones need as long a quiet."},
+    {"measure.holdout", PERCENT, AT(measure_holdout), "0%", 0, 5000, NULL,
+     "Share of the requests that the cache could help that run cold, to measure it."},
     {"limits.head_bytes", BYTES, AT(limits_head_bytes), "32KiB", KIB, MIB, NULL,
      "Longest request line and headers together."},
     {"limits.headers", COUNT, AT(limits_headers), "128", 8, 1024, NULL,

@@ -15,6 +15,14 @@
 
 /* ---- limits ------------------------------------------------------------------------ */
 
+static void format_percent(uint64_t hundredths, struct buf *b)
+{
+    buf_printf(b, "%" PRIu64, hundredths / 100);
+    if (hundredths % 100)
+        buf_printf(b, ".%02u", (unsigned)(hundredths % 100));
+    buf_append_char(b, '%');
+}
+
 /* The largest unit that says it exactly, so that what is printed reads back the same. */
 static void format_number(enum options_kind_id kind, uint64_t value, struct buf *b)
 {
@@ -28,6 +36,10 @@ static void format_number(enum options_kind_id kind, uint64_t value, struct buf 
         {TIME, HOUR, "h"},   {TIME, 60000, "m"},  {TIME, SECOND, "s"},
         {TIME, 1, "ms"},     {COUNT, 1, ""},      {POWER, 1, ""},
     };
+    if (kind == PERCENT) {
+        format_percent(value, b);
+        return;
+    }
     if (value == 0) {
         buf_append_char(b, '0');
         return;
@@ -146,6 +158,28 @@ static int read_name(const struct options_row *r, const char *value, void *field
     return read_text(r, value, field, e);
 }
 
+/* "5%" or "0.25%": at most two digits behind the point. */
+static bool parse_percent(const char *text, uint64_t *hundredths)
+{
+    static const char digits[] = "0123456789";
+    uint64_t whole = 0, n = strspn(text, digits);
+    if (n == 0 || n > 3)
+        return false;
+    for (uint64_t i = 0; i < n; i++)
+        whole = whole * 10 + (uint64_t)(text[i] - '0');
+    text += n;
+    *hundredths = whole * 100;
+    if (*text == '.') {
+        n = strspn(++text, digits);
+        if (n == 0 || n > 2)
+            return false;
+        *hundredths += (uint64_t)(text[0] - '0') * 10;
+        *hundredths += n == 2 ? (uint64_t)(text[1] - '0') : 0;
+        text += n;
+    }
+    return strcmp(text, "%") == 0;
+}
+
 static int read_number(const struct options_row *r, const char *value, void *field,
                        struct err *e)
 {
@@ -155,6 +189,7 @@ static int read_number(const struct options_row *r, const char *value, void *fie
     } by_kind[N_KINDS] = {
         [COUNT] = {units_parse_count, "no whole number"},
         [POWER] = {units_parse_count, "no power of two"},
+        [PERCENT] = {parse_percent, "no share like 5% or 0.5%"},
         [BYTES] = {units_parse_bytes, "no size like 64MiB"},
         [TIME] = {units_parse_ms, "no time like 30s (units ms, s, m, h, d)"},
     };
@@ -228,6 +263,7 @@ const struct options_kind options_kinds[N_KINDS] = {
     [NAME] = {"name", 0, read_name, write_text},
     [COUNT] = {"number", sizeof(uint64_t), read_number, write_number},
     [POWER] = {"power of two", sizeof(uint64_t), read_number, write_number},
+    [PERCENT] = {"percent", sizeof(uint64_t), read_number, write_number},
     [BYTES] = {"size", sizeof(uint64_t), read_number, write_number},
     [TIME] = {"time", sizeof(uint64_t), read_number, write_number},
     [SWITCH] = {"switch", sizeof(bool), read_switch, write_switch},

@@ -26,7 +26,8 @@ enum options_kind_id {
     URL,     /* of an engine */
     NAME,
     COUNT,
-    POWER, /* of two */
+    POWER,   /* of two */
+    PERCENT, /* hundredths of a percent */
     BYTES,
     TIME,
     SWITCH,

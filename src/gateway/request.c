@@ -111,6 +111,32 @@ static double restore_ms(const struct request *rq)
     return ms_between(rq->stamp_us[REQUEST_RESTORE], rq->stamp_us[REQUEST_SEND]);
 }
 
+/* A whole answer with the engine's own counts. */
+static bool is_counted(const struct request *rq)
+{
+    const struct answer_facts *f = facts_of(rq);
+    return f && rq->outcome == STATS_COMPLETED && f->prompt_tokens > 0 &&
+           f->cached_tokens >= 0;
+}
+
+static void measure(struct request *rq, double ttft)
+{
+    const struct plan *plan = &rq->job.plan;
+    struct replica *r = rq->target->replica;
+    const struct measure_request m = {
+        .ttft_ms = ttft,
+        .before_ms = queue_ms(rq) + restore_ms(rq),
+        .prompt_tokens = (double)facts_of(rq)->prompt_tokens,
+        .cached_tokens = (double)facts_of(rq)->cached_tokens,
+        .overlapped = plan->overlap || plan->behind_others,
+        .restored = plan->restored,
+        .drawn = plan->drawn,
+        .held_out = plan->held_out,
+        .group = rq->in.pieces.n ? rq->in.pieces.v[0].hash : (struct hash128){0, 0},
+        .block_tokens = cache_block_tokens(rq->w->cache)};
+    measure_add(&rq->target->measure, r->holdout, &m);
+}
+
 /*
  * What the same prompt would have cost cold, less what it took: only where no other
  * request was in its way and the model has seen such lengths. Waiting for a save and
@@ -121,8 +147,7 @@ static double saved_ms(struct request *rq, double ttft)
 {
     const struct answer_facts *f = facts_of(rq);
     struct ttft_estimate cold;
-    if (ttft < 0 || rq->outcome != STATS_COMPLETED || f->prompt_tokens <= 0 ||
-        f->cached_tokens < 0 || rq->job.plan.overlap || rq->job.plan.behind_others)
+    if (ttft < 0 || !is_counted(rq) || rq->job.plan.overlap || rq->job.plan.behind_others)
         return NAN;
     struct ttft_model *model = &rq->target->replica->ttft;
     const double prompt = (double)f->prompt_tokens, cached = (double)f->cached_tokens;
@@ -172,9 +197,9 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
               (long long)s->prompt_tokens, "cached_tokens", "%lld",
               (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
               "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
-              "ttft_ms", "%.1f", s->ttft_ms, "queue_ms", "%.1f", queue_ms(rq),
-              "restore_ms", "%.1f", restore_ms(rq), "total_ms", "%.1f",
-              ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+              "ttft_ms", "%.1f", s->ttft_ms, "saved_ms", "%.1f", s->saved_ms, "queue_ms",
+              "%.1f", queue_ms(rq), "restore_ms", "%.1f", restore_ms(rq), "total_ms",
+              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
 }
 
 static void tell_replica(struct request *rq)
@@ -205,6 +230,8 @@ static void finish(struct request *rq, enum stats_outcome outcome)
     stats_add(rq->w->total, &s);
     if (rq->target) {
         stats_add(&rq->target->figures, &s);
+        if (is_counted(rq))
+            measure(rq, s.ttft_ms);
         tell_replica(rq);
     }
     if (rq->w->access_log)
@@ -346,6 +373,21 @@ static void on_sent(void *arg)
 
 /* ---- sending ----------------------------------------------------------------------- */
 
+/* What has to be put into the body; its length. */
+static size_t write_splice(struct request *rq)
+{
+    const struct plan *plan = &rq->job.plan;
+    char slot[24] = "";
+    if (plan->splice_slot)
+        snprintf(slot, sizeof(slot), "\"id_slot\":%d", plan->slot);
+    if (!*slot && !plan->held_out)
+        return 0;
+    return (size_t)snprintf(rq->splice, sizeof(rq->splice), "%s%s%s%s", slot,
+                            *slot && plan->held_out ? "," : "",
+                            plan->held_out ? "\"cache_prompt\":false" : "",
+                            rq->in.prompt.splice_comma ? "," : "");
+}
+
 static void send_upstream(struct request *rq)
 {
     static const struct call_events events = {.on_head = on_head,
@@ -359,14 +401,13 @@ static void send_upstream(struct request *rq)
                               .is_head = slice_eq(h->method, SLICE_LIT("HEAD"))};
     size_t length = body.len;
     enter(rq, REQUEST_SEND);
-    if (rq->job.plan.splice_slot) {
+    const size_t n = write_splice(rq);
+    if (n) {
         const size_t at = rq->in.prompt.splice_at;
-        const int n = snprintf(rq->splice, sizeof(rq->splice), "\"id_slot\":%d%s",
-                               rq->job.plan.slot, rq->in.prompt.splice_comma ? "," : "");
         cr.body[0] = slice_make(body.ptr, at);
-        cr.body[1] = slice_make(rq->splice, (size_t)n);
+        cr.body[1] = slice_make(rq->splice, n);
         cr.body[2] = slice_make(body.ptr + at, body.len - at);
-        length += (size_t)n;
+        length += n;
     }
     struct buf head = {0};
     headers_to_engine(&head, h, rq->target->replica->up, length);

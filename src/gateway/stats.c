@@ -126,7 +126,5 @@ json_t *stats_json(const struct figures *f)
     json_object_set_new(o, "hit_rate_requests", real_or_null(stats_hit_rate_requests(f)));
     json_object_set_new(o, "ttft_cold_ms", quantiles_json(&f->ttft_cold_ms));
     json_object_set_new(o, "ttft_cached_ms", quantiles_json(&f->ttft_cached_ms));
-    json_object_set_new(o, "saved_ms", json_real(f->saved_ms.sum));
-    json_object_set_new(o, "saved_n", json_integer((json_int_t)f->saved_ms.n));
     return o;
 }

@@ -7,6 +7,9 @@
 
 #include "base/mem.h"
 
+#define LEAST_RESAMPLES 200
+#define MOST_DRAWS 2000000 /* of samples, in all resamples together: some milliseconds */
+
 enum arm { CACHED, COLD, ARMS };
 
 struct sample {
@@ -26,6 +29,8 @@ struct holdout {
     double share;
     uint64_t rng, draws;
     struct group groups[HOLDOUT_GROUPS];
+    struct holdout_result last;
+    bool stale; /* samples came since `last` */
 };
 
 /* splitmix64 */
@@ -47,6 +52,7 @@ struct holdout *holdout_new(double share, uint64_t seed)
     struct holdout *h = mem_zalloc(sizeof(*h));
     h->share = fmin(fmax(share, 0), 0.5);
     h->rng = seed;
+    h->stale = true;
     return h;
 }
 
@@ -108,6 +114,7 @@ void holdout_add(struct holdout *h, struct hash128 key, bool cold, double prompt
         return;
     const enum arm arm = cold ? COLD : CACHED;
     g->v[arm][g->n[arm]++ % HOLDOUT_KEEP] = (struct sample){prompt_tokens, ttft_ms};
+    h->stale = true;
 }
 
 /* ---- comparing --------------------------------------------------------------------- */
@@ -229,14 +236,15 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Quantiles of (difference of a resample − difference) / its standard error. */
-static bool bootstrap(const struct table *t, double difference, double *low, double *high)
+static bool bootstrap(const struct table *t, double difference, int resamples,
+                      double *low, double *high)
 {
     double q[HOLDOUT_RESAMPLES];
     size_t n = 0;
     uint64_t rng = 1;
     struct table *again = mem_alloc(sizeof(*again));
     memcpy(again, t, sizeof(*again));
-    for (int i = 0; i < HOLDOUT_RESAMPLES; i++) {
+    for (int i = 0; i < resamples; i++) {
         resample(t, again, &rng);
         const struct contrast k = compare(again);
         if (k.variance > 0)
@@ -244,14 +252,22 @@ static bool bootstrap(const struct table *t, double difference, double *low, dou
     }
     free(again);
     qsort(q, n, sizeof(*q), by_value);
-    if (n < HOLDOUT_RESAMPLES / 2)
+    if (n < (size_t)resamples / 2)
         return false; /* all times are equal */
     *low = q[(size_t)(0.025 * (double)(n - 1))];
     *high = q[(size_t)(0.975 * (double)(n - 1))];
     return true;
 }
 
-void holdout_result(const struct holdout *h, struct holdout_result *out)
+static int resamples_for(uint64_t samples)
+{
+    const uint64_t n = samples ? MOST_DRAWS / samples : HOLDOUT_RESAMPLES;
+    return (int)(n < LEAST_RESAMPLES     ? LEAST_RESAMPLES
+                 : n < HOLDOUT_RESAMPLES ? n
+                                         : HOLDOUT_RESAMPLES);
+}
+
+static void work_out(const struct holdout *h, struct holdout_result *out)
 {
     double low, high;
     struct table *t = mem_zalloc(sizeof(*t));
@@ -261,13 +277,22 @@ void holdout_result(const struct holdout *h, struct holdout_result *out)
     if (t->n_groups) {
         const struct contrast k = compare(t);
         const double error = sqrt(k.variance);
+        const int resamples = resamples_for(out->n_cold + out->n_cached);
         out->cold_ms = k.mean[COLD];
         out->cached_ms = k.mean[CACHED];
         out->saved_ms = out->low = out->high = k.difference;
-        if (bootstrap(t, k.difference, &low, &high)) {
+        if (bootstrap(t, k.difference, resamples, &low, &high)) {
             out->low = k.difference - high * error;
             out->high = k.difference - low * error;
         }
     }
     free(t);
+}
+
+void holdout_result(struct holdout *h, struct holdout_result *out)
+{
+    if (h->stale)
+        work_out(h, &h->last);
+    h->stale = false;
+    *out = h->last;
 }

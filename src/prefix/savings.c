@@ -112,14 +112,28 @@ void savings_add(struct savings *s, enum savings_source source, double reused,
     s->stale = true;
 }
 
+static void set_interval(struct savings_total *t, double ms, double half)
+{
+    t->ms = t->n ? ms : (double)NAN;
+    t->low = t->n ? ms - half : (double)NAN;
+    t->high = t->n ? ms + half : (double)NAN;
+}
+
 void savings_total(struct savings *s, enum savings_source source,
                    struct savings_total *out)
 {
     struct savings_tally t = judge(s, source);
     add_tally(&t, &s->closed[source]);
-    const double half = sqrt(t.square);
     *out = (struct savings_total){.n = t.n, .unjudged = t.unjudged};
-    out->ms = t.n ? t.ms : (double)NAN;
-    out->low = t.n ? t.ms - half : (double)NAN;
-    out->high = t.n ? t.ms + half : (double)NAN;
+    set_interval(out, t.ms, sqrt(t.square));
+}
+
+void savings_total_add(struct savings_total *sum, const struct savings_total *more)
+{
+    const double a = sum->n ? (sum->high - sum->low) / 2 : 0;
+    const double b = more->n ? (more->high - more->low) / 2 : 0;
+    const double ms = (sum->n ? sum->ms : 0) + (more->n ? more->ms : 0);
+    sum->n += more->n;
+    sum->unjudged += more->unjudged;
+    set_interval(sum, ms, sqrt(a * a + b * b));
 }

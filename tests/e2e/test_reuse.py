@@ -111,7 +111,7 @@ class Restored(ReuseCase):
                     f"{document} {turn}", stream=True)).status, 200)
                 gateway.wait_quiet()
         self.assertEqual(gateway.replica()["restores"], 4)
-        self.assertGreater(gateway.total("saved_n"), 0)
+        self.assertGreater(gateway.total("savings")["confirmed"]["n"], 0)
 
     def test_completions_and_native_prompts_reuse(self):
         engine, gateway = self.pair(mode="store")

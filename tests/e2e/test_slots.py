@@ -146,7 +146,7 @@ class Queue(SlotCase):
             engine.release("save")
         gateway.wait_quiet()
         # Such a wait leaves nobody out of the estimate: it was for no other request.
-        self.assertGreater(gateway.total("saved_n"), 0)
+        self.assertGreater(gateway.total("savings")["confirmed"]["n"], 0)
         self.assertEqual(gateway.replica()["restores"], 0)
         self.assert_clean()
 

@@ -194,8 +194,7 @@ static struct traffic some_traffic(void)
 /* RUNS=2000 in the environment asks for more, and for the bounds that these allow. */
 static int runs_wanted(void)
 {
-    const char *runs = getenv("RUNS");
-    return runs ? atoi(runs) : 200;
+    return getenv("RUNS") ? (int)strtol(getenv("RUNS"), NULL, 10) : 200;
 }
 
 static void test_holdout_intervals_hold(void **state)

@@ -232,6 +232,9 @@ static void test_options_wrong_types_say_what_is_right(void **state)
     assert_fails("block_tokens: many\n", "t.yaml:1:", "\"many\" is no", "16 to 512");
     assert_fails("block_tokens: 96\n", "power of two");
     assert_fails("store: {max_bytes: 4G}\n", "size like 64MiB", "1MiB to 1024TiB");
+    assert_fails("measure: {holdout: 5}\n", "share like 5%", "0% to 50%");
+    assert_fails("measure: {holdout: 50.01%}\n", "out of range", "0% to 50%");
+    assert_fails("measure: {holdout: 0.125%}\n", "share like 5%", "0% to 50%");
     assert_fails("timeouts:\n  head: 10\n", "t.yaml:2:", "time like 30s", "10ms to 7d");
     assert_fails("log: {level: loud}\n", "debug, info, warn, error");
     assert_fails("store: {save: maybe}\n", "on, off");

@@ -219,6 +219,25 @@ static void test_savings_ignore_what_is_no_measurement(void **state)
     assert_int_equal(all_of_it().unjudged, 0);
 }
 
+static void test_savings_of_replicas_add_up(void **state)
+{
+    struct savings_total sum = {0}, one = {.n = 2, .ms = 100, .low = 70, .high = 130};
+    (void)state;
+    savings_total_add(&sum, &(struct savings_total){.ms = (double)NAN,
+                                                    .low = (double)NAN,
+                                                    .high = (double)NAN});
+    assert_int_equal(sum.n, 0);
+    assert_true(isnan(sum.ms));
+    savings_total_add(&sum, &one);
+    assert_true(sum.ms == 100 && sum.low == 70 && sum.high == 130);
+    one =
+        (struct savings_total){.n = 1, .unjudged = 3, .ms = -10, .low = -50, .high = 30};
+    savings_total_add(&sum, &one);
+    assert_int_equal(sum.n, 3);
+    assert_int_equal(sum.unjudged, 3);
+    assert_true(sum.ms == 90 && sum.low == 40 && sum.high == 140); /* 30² + 40² = 50² */
+}
+
 /* After a block in which all ran cold, blocks in which nothing does. */
 static void test_savings_remember_long_prefills(void **state)
 {
@@ -244,6 +263,7 @@ int main(void)
         TEST(are_unknown_before_anything_was_measured),
         TEST(of_longer_prompts_than_measured_are_left_out),
         TEST(ignore_what_is_no_measurement),
+        TEST(of_replicas_add_up),
         TEST(remember_long_prefills),
 #undef TEST
     };

@@ -205,7 +205,6 @@ static void test_json_has_every_figure(void **state)
     (void)state;
     struct stats_sample s = whole(200, 100);
     s.ttft_ms = 12.5;
-    s.saved_ms = 7;
     s.miss = "evicted";
     add(s);
     json_t *o = stats_json(&f);
@@ -213,8 +212,6 @@ static void test_json_has_every_figure(void **state)
     assert_int_equal(json_integer_value(json_object_get(o, "completed")), 1);
     assert_int_equal(json_integer_value(json_object_get(o, "rejected")), 0);
     assert_true(json_real_value(json_object_get(o, "hit_rate_tokens")) == 0.5);
-    assert_true(json_real_value(json_object_get(o, "saved_ms")) == 7);
-    assert_int_equal(json_integer_value(json_object_get(o, "saved_n")), 1);
     json_t *q = json_object_get(o, "ttft_cached_ms");
     assert_true(json_real_value(json_object_get(q, "p95")) == 12.5);
     json_t *m = json_object_get(o, "misses");
