@@ -41,7 +41,7 @@ size_t prompt_log_load(const char *dir, struct prompt_record **v);
 
 struct prompt_log;
 
-/* Never fails: without a writable file nothing is kept (logged once). */
+/* Never fails: while there is no writable file nothing is kept (logged once). */
 struct prompt_log *prompt_log_open(const char *dir, uint64_t max_bytes,
                                    struct workers *w);
 /* Writes what was added and not flushed. Flush the workers first. NULL is allowed. */

@@ -200,12 +200,27 @@ static bool confirm_block(void *arg, struct tree_block *b, size_t depth)
     return true;
 }
 
+void cache_make_room(struct cache *c, struct hash128 fingerprint)
+{
+    struct tree_stats t;
+    const uint64_t foreign = store_foreign_bytes(c->store), most = c->o.max_bytes;
+    tree_stats(c->tree, &t);
+    if (!foreign || t.bytes + foreign <= most || !most || foreign > c->foreign_kept)
+        return; /* the last: that pruning is still under way */
+    /* Some more than needed, since pruning goes through the directory. */
+    const uint64_t ours = t.bytes + most / 8;
+    c->foreign_kept = ours < most ? most - ours : 0;
+    store_prune_foreign(c->store, fingerprint, c->foreign_kept);
+}
+
 void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks,
                size_t n)
 {
     struct confirm k = {.blocks = blocks, .n = n};
     tree_walk(c->tree, m, confirm_block, &k); /* RAM has them from now on */
     store_put(c->store, blocks, k.next, NULL, NULL);
+    if (n)
+        cache_make_room(c, blocks[0]->head.fingerprint);
     for (size_t i = 0; i < n; i++)
         store_block_put(blocks[i]);
     tree_unpin(c->tree, m);

@@ -41,10 +41,14 @@ struct cache {
     struct prompt_log *log;
     struct cache_model *models; /* number n is models[n - 1] */
     size_t n_models;
+    uint64_t foreign_kept; /* what pruning was told to leave, the last time */
 };
 
 /* Number of a fingerprint, 0 where it is new. */
 uint32_t cache_model_number(const struct cache *c, struct hash128 fingerprint);
+
+/* Foreign blocks go where ours need their room in the budget. */
+void cache_make_room(struct cache *c, struct hash128 fingerprint);
 
 /* A block of this model was evicted while its recovery was under way. */
 void cache_recovery_evicted(struct cache_recovery *a, struct hash128 hash);

@@ -286,7 +286,9 @@ static size_t tell(struct cache_recovery *a)
 {
     struct tree_stats ts;
     tree_stats(a->c->tree, &ts);
-    a->c->models[a->model - 1].recovery = NULL;
+    struct cache_model *m = &a->c->models[a->model - 1];
+    m->recovery = NULL;
+    cache_make_room(a->c, m->fingerprint);
     while (!list_empty(&a->waiters)) {
         struct waiter *w = LIST_ENTRY(a->waiters.next, struct waiter, link);
         list_del(&w->link);
@@ -390,7 +392,8 @@ static struct cache_recovery *start(struct cache *c, struct hash128 fingerprint,
     a->room_bytes = c->o.max_bytes ? c->o.max_bytes : UINT64_MAX;
     list_init(&a->waiters);
     c->models[a->model - 1].recovery = a;
-    store_prune_foreign(c->store, fingerprint, c->o.max_bytes / 2);
+    c->foreign_kept = c->o.max_bytes / 2;
+    store_prune_foreign(c->store, fingerprint, c->foreign_kept);
     store_scan(c->store, fingerprint, on_found, a);
     return a;
 }

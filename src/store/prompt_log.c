@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/trouble.h"
 #include "prefix/chain.h"
 
 struct prompt_log {
@@ -24,6 +26,7 @@ struct prompt_log {
     bool writing;       /* a worker is at it, and `fd` and `written` are its own: what
                            comes meanwhile waits, to keep the order */
     int fd;             /* -1: not writable */
+    struct trouble trouble;
 };
 
 /* ---- records ----------------------------------------------------------------------- */
@@ -142,9 +145,15 @@ void prompt_log_read(struct prompt_log *l, prompt_log_read_cb done, void *arg)
 
 /* ---- opening ----------------------------------------------------------------------- */
 
+static void complain(struct prompt_log *l)
+{
+    if (trouble_begins(&l->trouble, clock_mono_us()))
+        log_event(LOG_WARN, "prompt-log-failed", "error", "%s", strerror(errno), NULL);
+}
+
 static void give_up(struct prompt_log *l)
 {
-    log_event(LOG_WARN, "prompt-log", "error", "%s", strerror(errno), NULL);
+    complain(l);
     if (l->fd >= 0)
         close(l->fd);
     l->fd = -1;
@@ -190,13 +199,27 @@ void prompt_log_add(struct prompt_log *l, const struct prompt_record *r)
     buf_commit(&l->pending, PROMPT_LOG_RECORD);
 }
 
+/* Somebody else may have taken the file away, or it could not be opened before. */
+static void open_again(struct prompt_log *l)
+{
+    struct stat ours, there;
+    if (l->fd >= 0 && fstat(l->fd, &ours) == 0 && lstat(l->path, &there) == 0 &&
+        ours.st_ino == there.st_ino && ours.st_dev == there.st_dev)
+        return;
+    if (l->fd >= 0)
+        close(l->fd);
+    open_file(l);
+}
+
 static void rotate(struct prompt_log *l)
 {
     struct stat st;
-    if (fstat(l->fd, &st) != 0 || (uint64_t)st.st_size < l->max_bytes)
+    if (l->fd < 0 || fstat(l->fd, &st) != 0 || (uint64_t)st.st_size < l->max_bytes)
         return;
-    if (rename(l->path, l->older) != 0)
+    if (rename(l->path, l->older) != 0) {
+        give_up(l); /* it would grow beyond its limit */
         return;
+    }
     close(l->fd);
     open_file(l);
 }
@@ -209,17 +232,22 @@ static void write_out(struct prompt_log *l, struct slice s)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
+            complain(l);
             cut_torn(l);
             return;
         }
         s.ptr += n;
         s.len -= (size_t)n;
     }
+    if (l->fd >= 0 && trouble_ends(&l->trouble, clock_mono_us()))
+        log_event(LOG_INFO, "prompt-log-works", "failures", "%llu",
+                  (unsigned long long)l->trouble.n, NULL);
 }
 
 static void run_append(void *arg)
 {
     struct prompt_log *l = arg;
+    open_again(l);
     rotate(l);
     write_out(l, buf_slice(&l->written));
 }
@@ -236,10 +264,6 @@ void prompt_log_flush(struct prompt_log *l)
 {
     if (l->writing || !buf_len(&l->pending))
         return;
-    if (l->fd < 0) {
-        buf_clear(&l->pending);
-        return;
-    }
     const struct buf spare = l->written;
     l->written = l->pending;
     l->pending = spare;

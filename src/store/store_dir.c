@@ -77,13 +77,48 @@ static uint64_t size_of(int folder, const char *file)
                : 0;
 }
 
-void store_dir_unlink(struct store_dir *d, int shard, const struct store_name *name)
+/* A file that stays would count against the budget, and nobody know of it. */
+static void add_undone(struct store_dir *d, const struct store_name *name)
+{
+    pthread_mutex_lock(&d->mutex);
+    if (d->n_undone < STORE_MAX_UNDONE)
+        d->undone[d->n_undone++] = *name;
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* It is wanted again. */
+static void forget_undone(struct store_dir *d, const struct store_name *name)
+{
+    pthread_mutex_lock(&d->mutex);
+    for (size_t i = d->n_undone; i-- > 0;)
+        if (hash128_eq(d->undone[i].hash, name->hash) &&
+            hash128_eq(d->undone[i].fingerprint, name->fingerprint))
+            d->undone[i] = d->undone[--d->n_undone];
+    pthread_mutex_unlock(&d->mutex);
+}
+
+static bool take_undone(struct store_dir *d, struct store_name *name)
+{
+    pthread_mutex_lock(&d->mutex);
+    const bool found = d->n_undone > 0;
+    if (found)
+        *name = d->undone[--d->n_undone];
+    pthread_mutex_unlock(&d->mutex);
+    return found;
+}
+
+bool store_dir_unlink(struct store_dir *d, int shard, const struct store_name *name)
 {
     char file[STORE_FILE_HASH];
     file_name(name, file);
     const uint64_t bytes = size_of(shard, file);
-    if (unlinkat(shard, file, 0) == 0)
+    if (unlinkat(shard, file, 0) == 0) {
         count_out(d, bytes);
+        return true;
+    }
+    if (errno != ENOENT && errno != EISDIR)
+        add_undone(d, name);
+    return false;
 }
 
 void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name *name,
@@ -104,14 +139,70 @@ void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name
     log_event(LOG_WARN, "block-damaged", "file", "%s", aside, "why", "%s", why, NULL);
 }
 
+static bool drop_one(struct store_dir *d, const struct store_name *name)
+{
+    const int shard = open_shard(d, name, false);
+    if (shard < 0)
+        return false;
+    const bool gone = store_dir_unlink(d, shard, name);
+    close(shard);
+    return gone;
+}
+
+/* Deleting works again: the rest of what could not be deleted. */
 static void dir_drop(struct store_tier *t, const struct store_name *name)
 {
     struct store_dir *d = dir_of(t);
-    const int shard = open_shard(d, name, false);
-    if (shard < 0)
-        return;
-    store_dir_unlink(d, shard, name);
-    close(shard);
+    struct store_name next = *name;
+    while (drop_one(d, &next) && take_undone(d, &next))
+        ;
+}
+
+/* ---- the folders ------------------------------------------------------------------- */
+
+#define FOLDERS 4
+
+struct folder {
+    const char *name;
+    int *fd;
+};
+
+static void list_folders(struct store_dir *d, struct folder out[FOLDERS])
+{
+    out[0] = (struct folder){"blocks", &d->blocks};
+    out[1] = (struct folder){"tmp", &d->tmp};
+    out[2] = (struct folder){"damaged", &d->damaged};
+    out[3] = (struct folder){"notes", &d->notes};
+}
+
+static bool is_still_there(const struct store_dir *d, const struct folder *f)
+{
+    struct stat ours, there;
+    return fstat(*f->fd, &ours) == 0 &&
+           fstatat(d->root, f->name, &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+           ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+}
+
+/* What others have removed while we run. The numbers of the descriptors stay: workers use
+ * them. */
+static bool remake_folders(struct store_dir *d)
+{
+    struct folder v[FOLDERS];
+    bool ok = true;
+    list_folders(d, v);
+    pthread_mutex_lock(&d->mutex);
+    for (size_t i = 0; ok && i < FOLDERS; i++) {
+        if (is_still_there(d, &v[i]))
+            continue;
+        const int fd = store_file_folder(d->root, v[i].name, true);
+        ok = fd >= 0 && dup3(fd, *v[i].fd, O_CLOEXEC) >= 0;
+        const int why = errno;
+        if (fd >= 0)
+            close(fd);
+        errno = why;
+    }
+    pthread_mutex_unlock(&d->mutex);
+    return ok;
 }
 
 /* ---- writing ----------------------------------------------------------------------- */
@@ -154,25 +245,30 @@ static bool write_block(struct store_dir *d, int shard, const char *file,
     return true;
 }
 
+static bool put_in_shard(struct store_dir *d, const struct store_name *name,
+                         const struct store_block *b)
+{
+    char file[STORE_FILE_HASH];
+    const int shard = open_shard(d, name, true);
+    if (shard < 0)
+        return false;
+    file_name(name, file);
+    const bool ok = write_block(d, shard, file, b);
+    const int why = errno;
+    close(shard);
+    errno = why;
+    return ok;
+}
+
 static int dir_put(struct store_tier *t, struct store_block *b, struct err *e)
 {
     struct store_dir *d = dir_of(t);
     const struct store_name name = {b->head.fingerprint, b->head.hash};
-    char file[STORE_FILE_HASH];
-    bool ok = false;
-    file_name(&name, file);
-    /* Twice: pruning may have removed the empty folder in between. */
-    for (int i = 0; !ok && i < 2; i++) {
-        const int shard = open_shard(d, &name, true);
-        if (shard < 0)
-            break;
-        ok = write_block(d, shard, file, b);
-        const int why = errno;
-        close(shard);
-        errno = why;
-        if (!ok && why != ENOENT)
-            break;
-    }
+    forget_undone(d, &name);
+    bool ok = put_in_shard(d, &name, b);
+    /* Pruning may have removed the empty folder, or others all of them. */
+    if (!ok && errno == ENOENT && remake_folders(d))
+        ok = put_in_shard(d, &name, b);
     return ok ? 0 : err_errno(e, "writing a block in %s", d->path);
 }
 
@@ -381,17 +477,12 @@ static int take_lock(struct store_dir *d, struct err *e)
 
 static int open_folders(struct store_dir *d, struct err *e)
 {
-    const struct {
-        const char *name;
-        int *fd;
-    } folders[] = {{"blocks", &d->blocks},
-                   {"tmp", &d->tmp},
-                   {"damaged", &d->damaged},
-                   {"notes", &d->notes}};
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        *folders[i].fd = store_file_folder(d->root, folders[i].name, true);
-        if (*folders[i].fd < 0)
-            return err_errno(e, "cannot open the folder %s/%s", d->path, folders[i].name);
+    struct folder v[FOLDERS];
+    list_folders(d, v);
+    for (size_t i = 0; i < FOLDERS; i++) {
+        *v[i].fd = store_file_folder(d->root, v[i].name, true);
+        if (*v[i].fd < 0)
+            return err_errno(e, "cannot open the folder %s/%s", d->path, v[i].name);
     }
     return 0;
 }
@@ -466,6 +557,7 @@ static void dir_close(struct store_tier *t)
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
+    pthread_mutex_destroy(&d->mutex);
     free(d->folders);
     free(d->path);
     free(d);
@@ -501,6 +593,7 @@ struct store_dir *store_dir_open(const char *path, struct err *e)
     struct store_dir *d = mem_zalloc(sizeof *d);
     d->tier.ops = &ops;
     d->path = mem_strdup(path);
+    pthread_mutex_init(&d->mutex, NULL);
     d->root = d->lock = d->blocks = d->tmp = d->damaged = d->notes = -1;
     d->next_file = 1; /* 0 is the key's */
     if (open_all(d, e)) {

@@ -12,6 +12,7 @@
  *     store_scan.c    recovery and pruning        store_file.c   files, without symlinks
  */
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -177,10 +178,15 @@ struct store_folder {
     bool claimed; /* somebody here uses it: no longer foreign */
 };
 
+#define STORE_MAX_UNDONE 1024 /* more are left for the next start */
+
 struct store_dir {
     struct store_tier tier;
     char *path;
     int root, lock, blocks, tmp, damaged, notes;
+    pthread_mutex_t mutex; /* for remaking folders, and for `undone` */
+    struct store_name undone[STORE_MAX_UNDONE]; /* could not be deleted */
+    size_t n_undone;
     unsigned char key[CHAIN_KEY_BYTES];
     int64_t opened_ns; /* wall clock */
     atomic_uint_fast64_t next_file, n_damaged, n_kept, n_orphans;
@@ -219,8 +225,9 @@ void store_dir_note_set(struct store_dir *d, const char *name, const char *value
 void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name *name,
                          const char *why);
 
-/* Deletes a block's file in its shard. For workers. */
-void store_dir_unlink(struct store_dir *d, int shard, const struct store_name *name);
+/* Deletes a block's file in its shard. False where it was not there, or could not be
+ * deleted: that is done when deleting works again. For workers. */
+bool store_dir_unlink(struct store_dir *d, int shard, const struct store_name *name);
 
 /* ---- store_scan.c: going through the directory ------------------------------------- */
 
