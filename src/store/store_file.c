@@ -65,16 +65,18 @@ int store_file_read_failed(struct err *e)
 int64_t store_file_read_small(int at, const char *name, void *out, size_t max)
 {
     struct stat st;
+    size_t n = 0;
     ssize_t got = -1;
     const int fd = openat(at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-        got = read_some(fd, out, max);
-    else
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         errno = EINVAL;
+    else
+        while ((got = read_some(fd, (char *)out + n, max - n)) > 0)
+            n += (size_t)got;
     close(fd);
-    return got;
+    return got < 0 ? -1 : (int64_t)n;
 }
 
 static bool write_all(int fd, struct slice bytes)

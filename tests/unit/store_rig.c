@@ -33,11 +33,16 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     return remove(path);
 }
 
+void store_rig_remove(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 void store_rig_down(struct store_rig *r)
 {
     workers_free(r->workers);
     loop_free(r->loop);
-    nftw(r->root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    store_rig_remove(r->root);
     free(r->root);
 }
 

@@ -18,6 +18,8 @@ struct store_rig {
 void store_rig_up(struct store_rig *r, unsigned n_workers);
 void store_rig_down(struct store_rig *r); /* flushes the workers first */
 
+void store_rig_remove(const char *path); /* and all in it */
+
 /* Runs the loop until the workers have nothing left to do. */
 void store_rig_settle(struct store_rig *r);
 
