@@ -396,6 +396,7 @@ static void *open_llama(struct replica *r)
     for (int i = 0; i < LLAMA_MAX_SLOTS; i++)
         l->slots[i] = (struct llama_slot){.id = i, .task = -1};
     list_init(&l->queue);
+    list_init(&l->watches);
     timer_init(&l->poll, r->loop, llama_on_poll, l);
     timer_init(&l->save_later, r->loop, on_save_later, l);
     upstream_on_lost(r->up, on_lost, l);
@@ -408,6 +409,7 @@ static void close_llama(void *state)
     struct llama *l = state;
     upstream_on_lost(l->r->up, NULL, NULL);
     llama_probe_stop(l);
+    llama_watch_stop(l);
     ask_cancel(l->asking);
     timer_fini(&l->poll);
     timer_fini(&l->save_later);

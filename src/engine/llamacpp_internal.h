@@ -9,6 +9,9 @@
  *     llamacpp_place.c    which slot, and what is put back
  *     llamacpp_slots.c    what the engine says of its slots
  *     llamacpp_probe.c    who is it, can it restore?
+ *     llamacpp_look.c     its files, for the probe
+ *     llamacpp_identity.c which states belong together
+ *     llamacpp_watch.c    is it still what it was?
  *     llamacpp_restore.c  blocks into a slot
  *     llamacpp_save.c     which slot is saved, and when
  *     llamacpp_learn.c    a slot into blocks
@@ -28,6 +31,13 @@
 #include "wire/ask.h"
 #include "engine/engine.h"
 #include "proto/slotfile.h"
+
+/* modelfile.c: hash of size, head, tail and samples of a model file, and of the other
+ * files where it is the first of several. `memo` (may be NULL) keeps the result and the
+ * files' times between calls: unchanged files are not read again. False where one cannot
+ * be read. */
+#define MODELFILE_MEMO 80
+bool modelfile_hash(const char *path, char memo[MODELFILE_MEMO], struct hash128 *out);
 
 #define LLAMA_MAX_SLOTS 64
 #define LLAMA_ASK_MS 10000      /* small questions */
@@ -126,6 +136,10 @@ struct llama {
     bool suspect, suspect_asked; /* a connection was lost; GET /slots was sent since */
     uint64_t n_lessons;
 
+    struct list watches;            /* questions whether it is still what it was */
+    struct hash128 props, adapters; /* what it said of itself when it was looked at */
+    bool has_adapters;
+
     struct ask *asking; /* GET /slots under way */
     struct slots_waiter waiters[LLAMA_MAX_SLOTS + 2];
     size_t n_waiters, n_served; /* the first n_served wait for the call under way */
@@ -182,11 +196,61 @@ void llama_poll(struct llama *l); /* (re)arms the timer as needed */
 bool llama_read_slots(struct llama *l, json_t *doc);
 void llama_on_poll(void *arg);
 
+/* llamacpp_watch.c: asks the engine whether it is still what the probe saw: model, build
+ * and adapters may change behind one port and with plausible slots. `answered` is false
+ * where it is not (everything known of its slots is forgotten then, and the probe runs
+ * again), and where it does not say. The callback may be NULL. */
+void llama_watch(struct llama *l, slots_cb cb, void *arg);
+void llama_watch_stop(struct llama *l); /* no callbacks follow */
+struct hash128 llama_props_digest(json_t *doc);
+struct hash128 llama_adapters_digest(json_t *doc);
+
+/* llamacpp_identity.c: the likeliest next tokens behind the self-test's prompt. */
+#define LLAMA_LOGITS 32         /* asked for, and kept in the note */
+#define LLAMA_LOGITS_COMPARED 8 /* of these, compared: each must be among the other's */
+#define LLAMA_LOGITS_TOLERANCE 0.15 /* of their logarithms (docs/store.md: measured) */
+
+struct llama_logits {
+    size_t n;
+    struct {
+        long long token;
+        double logprob;
+    } v[LLAMA_LOGITS];
+};
+
+/* Out of the answer of /completion; false where it has too few of them. */
+bool llama_logits_read(json_t *answer, struct llama_logits *out);
+bool llama_logits_agree(const struct llama_logits *a, const struct llama_logits *b);
+
+/* Fingerprint of an engine with this identity and these answers (n 0: not known); keeps
+ * a note in the store. */
+struct hash128 llama_fingerprint(struct store *s, struct slice identity,
+                                 const struct llama_logits *seen);
+
+/* llamacpp_look.c: what the probe has to find out in files, on a worker. Texts and
+ * buffers are the probe's. */
+struct llama_look {
+    const char *saved_path, *cut_path; /* what the engine wrote, what to write */
+    const char *model_path;            /* "" unknown */
+    const char *const *adapter_paths;
+    size_t n_adapters;
+    uint64_t written; /* bytes, by the engine */
+    uint32_t n_tokens, cut_tokens;
+    char model_memo[MODELFILE_MEMO]; /* in and out */
+
+    struct slotfile_frame *frame;
+    struct buf layout; /* canonical bytes of it */
+    struct hash128 rows, model, adapters;
+    bool model_read; /* and all adapters */
+    struct err err;
+};
+void llama_look(struct llama_look *look);
+
 /* llamacpp_probe.c: ends in llama_probed() or llama_down() */
 void llama_probe_start(struct llama *l);
 void llama_probe_stop(struct llama *l);
 void llama_probed(struct llama *l);
-void llama_restarted(struct llama *l);
+void llama_restarted(struct llama *l, const char *why);
 
 /* llamacpp_restore.c: ends in llama_job_ready(), or frees the slot if the job left */
 void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
@@ -233,12 +297,11 @@ double llama_reuse(const struct llama *l); /* of new tokens, the share that come
 uint32_t llama_prefill_left(const struct llama *l, const struct llama_slot *s);
 double llama_prefill_ms(const struct llama *l, const struct llama_slot *but);
 
-/* modelfile.c: hash of size, head, tail and samples of a model file. False where it
- * cannot be read. */
-bool modelfile_hash(const char *path, struct hash128 *out);
-
-/* procfind.c: the --slot-save-path of the process that listens on this loopback port, in
- * `out`. False where it cannot be seen. */
+/* procfind.c: what can be seen of the process that listens on this loopback port. Its
+ * --slot-save-path, in `out`; false where it cannot be seen. */
 bool procfind_slot_dir(uint16_t port, char *out, size_t size);
+/* Appends all of its options that begin with one of `names` (NULL ends them), and their
+ * values, a NUL behind each. */
+void procfind_options(uint16_t port, const char *const *names, struct buf *out);
 
 #endif

@@ -4,8 +4,8 @@
 /*
  * A slot into blocks, when llamacpp_save.c has chosen it:
  *
- *     POST save → parse, hash blocks (worker) → insert into the tree → cut the new
- *     blocks (worker) → store → teach the prompt index
+ *     POST save → was it the same engine? → parse, hash blocks (worker) → insert into the
+ *     tree → cut the new blocks (worker) → store → teach the prompt index
  *
  * The slot is free again as soon as the engine has answered; the scratch file is unlinked
  * as soon as it is open, and whatever else happens: a torn one would fill the directory.
@@ -228,6 +228,17 @@ static void learn_rate(const struct learn *op, json_t *doc)
     llama_learn_call(l, &l->save_rate, &t);
 }
 
+/* What ran since the engine was looked at ran with the model and the adapters of then. */
+static void on_watched(void *arg, bool same)
+{
+    struct learn *op = arg;
+    struct llama *l = op->l;
+    if (same && l->store_on && hash128_eq(op->fingerprint, l->fingerprint))
+        workers_submit(l->r->workers, run_parse, on_parsed, op);
+    else
+        fail(op, "the engine is not what it was when the slot was filled");
+}
+
 static void on_saved(void *arg, int status, json_t *doc, const struct err *err)
 {
     struct learn *op = arg;
@@ -249,7 +260,7 @@ static void on_saved(void *arg, int status, json_t *doc, const struct err *err)
     }
     op->saved_bytes = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
     learn_rate(op, doc);
-    workers_submit(l->r->workers, run_parse, on_parsed, op);
+    llama_watch(l, on_watched, op);
     llama_pump(l);
 }
 

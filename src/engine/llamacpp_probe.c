@@ -14,18 +14,14 @@
  * is one whose slots cannot be managed, since its next process may be another.
  *
  * The self-test saves a short prompt, restores it cut by a few tokens and sends it again:
- * reuse of exactly the cut is the proof; the opposite is believed the second time, since
- * others may use the engine as well. The rows of that prompt also enter the
- * fingerprint: other weights, adapters or RoPE settings give other rows.
+ * reuse of exactly the cut, and the answer that the whole prompt got, is the proof; the
+ * opposite is believed the second time, since others may use the engine as well. That
+ * answer is also what tells engines apart (llamacpp_identity.c).
  */
 
-#include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -33,10 +29,10 @@
 
 #define CUT_TOKENS 8
 #define MIN_TOKENS 32
-#define MAX_TOKENS 4096           /* nobody cuts the prompt into so many */
-#define MAX_FILE ((off_t)4 << 30) /* of a saved slot that is looked at */
-#define MAX_CONTEXT (1 << 30)     /* of a slot; where the engine does not tell, too */
-#define PATIENCE 20               /* retries until jobs no longer wait for the probe */
+#define MAX_ADAPTERS 32
+#define MAX_TOKENS 4096       /* nobody cuts the prompt into so many */
+#define MAX_CONTEXT (1 << 30) /* of a slot; where the engine does not tell, too */
+#define PATIENCE 20           /* retries until jobs no longer wait for the probe */
 
 static const char probe_text[] =
     "The tide tables of a small harbour are kept by hand. Every morning somebody reads "
@@ -79,15 +75,15 @@ struct probe {
     bool foreign;     /* another driver's business */
     unsigned n_waits; /* for idle slots */
 
-    char model_path[1024];
-    struct buf identity; /* what goes into the fingerprint */
-    int slot;            /* where the self-test runs */
-    uint32_t n_tokens;   /* of the probe prompt */
-    uint64_t written;
+    char model_path[1024], memo_name[64];
+    struct buf identity;                     /* what goes into the fingerprint */
+    json_t *adapters;                        /* as the engine lists them; NULL: none */
+    const char *adapter_paths[MAX_ADAPTERS]; /* in it */
+    int slot;                                /* where the self-test runs */
     char *saved_path, saved_name[64], *cut_path, cut_name[64];
-    struct slotfile_frame *frame;
-    struct err err;
-    bool doubted; /* the self-test has failed once */
+    struct llama_look look;
+    struct llama_logits logits; /* of its prompt, computed */
+    bool doubted;               /* the self-test has failed once */
 };
 
 static void go(struct probe *p, enum step step);
@@ -104,9 +100,11 @@ static void free_probe(struct probe *p)
 {
     timer_fini(&p->retry);
     buf_free(&p->identity);
+    buf_free(&p->look.layout);
+    json_decref(p->adapters);
     drop_file(&p->saved_path);
     drop_file(&p->cut_path);
-    free(p->frame);
+    free(p->look.frame);
     free(p);
 }
 
@@ -217,6 +215,32 @@ static const char *text_of(json_t *doc, const char *key)
     return s ? s : "";
 }
 
+static const char one_port[] =
+    "several models share this port, and slots belong to one of them: name each model's "
+    "own server as an upstream";
+
+/* Where the process can be seen: settings that change the state of every token and that
+ * the engine tells nobody. */
+static void add_position_settings(struct probe *p)
+{
+    static const char *const names[] = {"--rope", "--yarn", NULL};
+    const struct addr *a = upstream_addr(p->l->r->up);
+    if (addr_is_loopback(a))
+        procfind_options(addr_port(a), names, &p->identity);
+    buf_append_char(&p->identity, '\0');
+}
+
+/* The hash of the model file is kept beside the store for as long as the file is. */
+static void recall_model(struct probe *p)
+{
+    char hex[HASH128_HEX];
+    hash128_hex(chain_checksum(slice_of(p->model_path)), hex);
+    snprintf(p->memo_name, sizeof(p->memo_name), "model-%s", hex);
+    if (!store_note_get(cache_store(p->l->r->cache), p->memo_name, p->look.model_memo,
+                        sizeof(p->look.model_memo)))
+        p->look.model_memo[0] = '\0';
+}
+
 static void on_props(struct probe *p, int status, json_t *doc)
 {
     struct llama *l = p->l;
@@ -229,6 +253,10 @@ static void on_props(struct probe *p, int status, json_t *doc)
             replica_set_mode(l->r, REPLICA_STARTING, "the engine answers %d", status);
         pass_jobs(l); /* its own word is the truthful answer meanwhile */
         again_later(p);
+        return;
+    }
+    if (strcmp(text_of(doc, "role"), "router") == 0) {
+        leave_alone(p, one_port);
         return;
     }
     if (status != 200 || n <= 0) {
@@ -244,8 +272,11 @@ static void on_props(struct probe *p, int status, json_t *doc)
     l->n_ctx = n_ctx > 0 && n_ctx < MAX_CONTEXT ? (uint32_t)n_ctx : MAX_CONTEXT;
     snprintf(l->build, sizeof(l->build), "%s", text_of(doc, "build_info"));
     snprintf(p->model_path, sizeof(p->model_path), "%s", text_of(doc, "model_path"));
+    l->props = llama_props_digest(doc);
     buf_append_str(&p->identity, l->build);
     buf_append_char(&p->identity, '\0');
+    add_position_settings(p);
+    recall_model(p);
     go(p, STEP_MODELS);
 }
 
@@ -260,14 +291,38 @@ static void add_json(struct probe *p, json_t *doc)
 
 static void on_models(struct probe *p, int status, json_t *doc)
 {
-    json_t *model = json_array_get(json_object_get(doc, "data"), 0);
-    add_json(p, status == 200 ? json_object_get(model, "meta") : NULL);
+    json_t *data = json_object_get(doc, "data");
+    json_t *meta = json_object_get(json_array_get(data, 0), "meta");
+    if (status == 200 && json_array_size(data) > 1) {
+        leave_alone(p, one_port);
+        return;
+    }
+    json_t *some = status == 200 && json_is_object(meta) ? json_copy(meta) : NULL;
+    json_object_del(some, "n_ctx"); /* room, not content */
+    add_json(p, some);
+    json_decref(some);
     go(p, STEP_LORA);
 }
 
+/* Adapters count by file and scale, in the order of their ids, which requests name. */
 static void on_lora(struct probe *p, int status, json_t *doc)
 {
-    add_json(p, status == 200 ? doc : NULL);
+    struct llama *l = p->l;
+    const size_t n = status == 200 ? json_array_size(doc) : 0;
+    json_decref(p->adapters);
+    p->adapters = n ? json_incref(doc) : NULL;
+    l->has_adapters = n > 0;
+    l->adapters = llama_adapters_digest(doc);
+    if (n > MAX_ADAPTERS) {
+        leave_alone(p, "it has more adapters than can be told apart");
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        json_t *one = json_array_get(doc, i);
+        p->adapter_paths[i] = text_of(one, "path");
+        add_json(p, json_object_get(one, "scale"));
+    }
+    p->look.n_adapters = n;
     go(p, STEP_SLOTS);
 }
 
@@ -392,7 +447,8 @@ static void on_prompt(struct probe *p, int status, json_t *doc)
 {
     json_t *t = json_object_get(doc, "timings");
     const json_int_t n = json_integer_value(json_object_get(t, "prompt_n"));
-    p->n_tokens = (uint32_t)n;
+    p->look.n_tokens = (uint32_t)n;
+    llama_logits_read(doc, &p->logits);
     if (status != 200 || n < MIN_TOKENS || n > MAX_TOKENS)
         observe(p, "the self-test's prompt did not run");
     else
@@ -402,91 +458,20 @@ static void on_prompt(struct probe *p, int status, json_t *doc)
 static void on_save(struct probe *p, int status, json_t *doc)
 {
     const json_int_t n = json_integer_value(json_object_get(doc, "n_saved"));
-    p->written = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
+    p->look.written = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
     if (status != 200)
         observe(p, status == 501 ? "the engine was started without --slot-save-path"
                                  : "the engine could not save a slot");
-    else if (n != (json_int_t)p->n_tokens)
+    else if (n != (json_int_t)p->look.n_tokens)
         doubt(p, "a saved slot does not hold exactly its prompt");
     else
         go(p, STEP_LOOK);
 }
 
-static int write_file(const char *path, const unsigned char *bytes, size_t n,
-                      struct err *e)
-{
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return err_errno(e, "creating a file in the slot directory");
-    const ssize_t wrote = write(fd, bytes, n);
-    close(fd);
-    if (wrote != (ssize_t)n)
-        return err_set(e, ERR_IO, "writing to the slot directory: no space?");
-    return 0;
-}
-
-/* Writes the same slot without its last tokens. */
-static void write_cut(struct probe *p, const struct slotfile *f)
-{
-    const uint32_t n = f->n_tokens - CUT_TOKENS;
-    uint32_t *tokens = mem_array(n, sizeof(*tokens));
-    unsigned char *rows = mem_array(n, f->frame.token_bytes);
-    const size_t size = (size_t)slotfile_size(&f->frame, n);
-    unsigned char *out = mem_alloc(size);
-    for (uint32_t i = 0; i < n; i++)
-        tokens[i] = slotfile_token(f, i);
-    slotfile_cut(f, 0, n, rows);
-    const struct hash128 seen =
-        chain_checksum(slice_make((const char *)rows, n * f->frame.token_bytes));
-    buf_append(&p->identity, &seen, sizeof(seen));
-    const struct slotfile_part part = {rows, n, n};
-    slotfile_compose(&f->frame, 0, tokens, n, &part, 1, out);
-    write_file(p->cut_path, out, size, &p->err);
-    free(out);
-    free(rows);
-    free(tokens);
-}
-
-static void add_model_file(struct probe *p)
-{
-    struct hash128 h;
-    if (!p->model_path[0] || !modelfile_hash(p->model_path, &h))
-        h = (struct hash128){0, 0}; /* on another host: the rows have to tell */
-    buf_append(&p->identity, &h, sizeof(h));
-}
-
 static void run_look(void *arg)
 {
     struct probe *p = arg;
-    struct stat st;
-    const int fd = open(p->saved_path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) != 0 || (uint64_t)st.st_size != p->written) {
-        err_set(&p->err, ERR_NOT_FOUND,
-                "what the engine saved is not in the slot directory: another directory?");
-    } else if (st.st_size > MAX_FILE) {
-        err_set(&p->err, ERR_LIMIT, "the slot that the self-test saved is too large");
-    } else {
-        unsigned char *bytes = mem_alloc((size_t)st.st_size);
-        struct slotfile *f = mem_alloc(sizeof(*f));
-        if (read(fd, bytes, (size_t)st.st_size) != st.st_size)
-            err_errno(&p->err, "reading a saved slot");
-        else if (slotfile_parse(f, slice_make((char *)bytes, (size_t)st.st_size),
-                                &p->err) != 0) {
-            /* it says why */
-        } else if (f->n_tokens != p->n_tokens) {
-            err_set(&p->err, ERR_MISMATCH, "a saved slot file does not hold its prompt");
-        } else {
-            *p->frame = f->frame;
-            slotfile_layout_bytes(&f->frame, &p->identity);
-            buf_append(&p->identity, &f->frame.version, sizeof(f->frame.version));
-            add_model_file(p);
-            write_cut(p, f);
-        }
-        free(f);
-        free(bytes);
-    }
-    if (fd >= 0)
-        close(fd);
+    llama_look(&p->look);
 }
 
 static void on_looked(void *arg)
@@ -495,8 +480,8 @@ static void on_looked(void *arg)
     p->working = false;
     if (p->stopped)
         free_probe(p);
-    else if (p->err.code)
-        observe(p, p->err.text);
+    else if (p->look.err.code)
+        observe(p, p->look.err.text);
     else
         go(p, STEP_ERASE_AGAIN);
 }
@@ -504,10 +489,18 @@ static void on_looked(void *arg)
 static void on_restore(struct probe *p, int status, json_t *doc)
 {
     const json_int_t n = json_integer_value(json_object_get(doc, "n_restored"));
-    if (status != 200 || n != (json_int_t)(p->n_tokens - CUT_TOKENS))
+    if (status != 200 || n != (json_int_t)(p->look.n_tokens - CUT_TOKENS))
         observe(p, "the self-test's cut slot file was not restored");
     else
         go(p, STEP_EXTEND);
+}
+
+/* Both were computed by the same process, in batches of another shape. */
+static bool same_answer(const struct probe *p, json_t *doc)
+{
+    struct llama_logits now;
+    llama_logits_read(doc, &now);
+    return !p->logits.n || llama_logits_agree(&p->logits, &now);
 }
 
 static void on_extend(struct probe *p, int status, json_t *doc)
@@ -515,16 +508,16 @@ static void on_extend(struct probe *p, int status, json_t *doc)
     char why[160];
     json_t *t = json_object_get(doc, "timings");
     const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
-    if (status == 200 && n == (json_int_t)(p->n_tokens - CUT_TOKENS)) {
+    const uint32_t wanted = p->look.n_tokens - CUT_TOKENS;
+    if (status != 200 || n != (json_int_t)wanted) {
+        snprintf(why, sizeof(why), "restored slots are not reused (%lld of %u tokens)",
+                 (long long)n, wanted);
+        doubt(p, why);
+    } else if (!same_answer(p, doc)) {
+        doubt(p, "restored slots are reused and give other answers");
+    } else {
         go(p, STEP_CLEAN);
-        return;
     }
-    snprintf(
-        why, sizeof(why),
-        "restored slots are not reused (%lld of %u tokens): a sliding-window or hybrid "
-        "model? try --swa-full",
-        (long long)n, p->n_tokens - CUT_TOKENS);
-    doubt(p, why);
 }
 
 static void on_clean(struct probe *p, int status, json_t *doc)
@@ -563,11 +556,26 @@ static void on_attached(void *arg, size_t n_blocks)
     llama_probed(l);
 }
 
+/* Without the model's file, or its answers, only equal rows prove equal engines. */
+static void add_what_was_seen(struct probe *p)
+{
+    const struct llama_look *k = &p->look;
+    buf_append_slice(&p->identity, buf_slice(&k->layout));
+    buf_append(&p->identity, &k->model, sizeof(k->model));
+    buf_append(&p->identity, &k->adapters, sizeof(k->adapters));
+    if (!k->model_read || !p->logits.n)
+        buf_append(&p->identity, &k->rows, sizeof(k->rows));
+}
+
 static void attach(struct probe *p)
 {
     struct llama *l = p->l;
-    l->fingerprint = chain_checksum(buf_slice(&p->identity));
-    *l->frame = *p->frame;
+    struct store *store = cache_store(l->r->cache);
+    add_what_was_seen(p);
+    if (p->look.model_read)
+        store_note_set(store, p->memo_name, p->look.model_memo);
+    l->fingerprint = llama_fingerprint(store, buf_slice(&p->identity), &p->logits);
+    *l->frame = *p->look.frame;
     l->r->seed = l->fingerprint;
     p->working = true;
     cache_attach(l->r->cache, l->fingerprint, l->frame->token_bytes, on_attached, p);
@@ -617,8 +625,8 @@ static char *make_body(const struct probe *p, const char *kind)
         return mem_printf("{\"filename\":\"%s\"}", p->cut_name);
     if (strcmp(kind, "prompt") == 0)
         return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"cache_prompt\":true,"
-                          "\"prompt\":\"%s\"}",
-                          p->slot, probe_text);
+                          "\"n_probs\":%d,\"prompt\":\"%s\"}",
+                          p->slot, LLAMA_LOGITS, probe_text);
     return mem_strdup(kind);
 }
 
@@ -631,6 +639,8 @@ static void go(struct probe *p, enum step step)
         p->l->suspect = false;
     } else if (step == STEP_LOOK) {
         p->working = true;
+        p->look.saved_path = p->saved_path;
+        p->look.cut_path = p->cut_path;
         workers_submit(p->l->r->workers, run_look, on_looked, p);
         return;
     } else if (step == STEP_ATTACH) {
@@ -655,7 +665,10 @@ void llama_probe_start(struct llama *l)
         return;
     struct probe *p = mem_zalloc(sizeof(*p));
     p->l = l;
-    p->frame = mem_zalloc(sizeof(*p->frame));
+    p->look.frame = mem_zalloc(sizeof(*p->look.frame));
+    p->look.cut_tokens = CUT_TOKENS;
+    p->look.model_path = p->model_path;
+    p->look.adapter_paths = p->adapter_paths;
     l->probe = p;
     timer_init(&p->retry, l->r->loop, on_retry, p);
     go(p, STEP_PROPS);

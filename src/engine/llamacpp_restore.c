@@ -4,8 +4,8 @@
 /*
  * Blocks into a slot, before a job runs on it:
  *
- *     fetch blocks (verified) → compose a slot file (worker) → is the slot idle, is the
- *     engine still the same? → POST restore → count right? → job ready
+ *     fetch blocks (verified) → compose a slot file (worker) → is it the same engine? →
+ *     is the slot idle? → POST restore → count right? → job ready
  *
  * Any failure ends in a run of the same job without it. Where the slot may have been
  * touched it is erased first. That also comes behind a restore that was not answered in
@@ -256,14 +256,22 @@ static void run_compose(void *arg)
     free(parts);
 }
 
+static void on_watched(void *arg, bool same)
+{
+    struct restore *op = arg;
+    if (same && same_engine(op))
+        llama_ask_slots(op->l, on_checked, op);
+    else
+        fail_untouched(op, RESTORE_NOT_IDLE, "the engine was not what it had been");
+}
+
 static void on_composed(void *arg)
 {
     struct restore *op = arg;
-    if (op->error) {
+    if (op->error)
         fail_untouched(op, RESTORE_SCRATCH, strerror(op->error));
-        return;
-    }
-    llama_ask_slots(op->l, on_checked, op);
+    else
+        llama_watch(op->l, on_watched, op);
 }
 
 /* Fewer blocks came than were planned with: what the slot will hold, and the promise. */

@@ -43,15 +43,18 @@ void llama_on_poll(void *arg)
     llama_scratch_late_look(l);
     if (!l->asking)
         llama_ask_slots(l, NULL, NULL);
+    if (list_empty(&l->watches) && !any_restless(l) && !l->binding.active)
+        llama_watch(l, NULL, NULL); /* it is the heartbeat */
 }
 
-void llama_restarted(struct llama *l)
+void llama_restarted(struct llama *l, const char *why)
 {
-    log_event(LOG_WARN, "engine-restarted", "replica", "%s", l->r->name, NULL);
+    log_event(LOG_WARN, "engine-restarted", "replica", "%s", l->r->name, "why", "%s", why,
+              NULL);
     l->r->n.restarts++;
     l->phase = LLAMA_PROBING;
     llama_lost(l);
-    replica_set_mode(l->r, REPLICA_STARTING, "the engine was restarted");
+    replica_set_mode(l->r, REPLICA_STARTING, "%s", why);
     llama_probe_start(l);
 }
 
@@ -249,7 +252,7 @@ static void on_slots(void *arg, int status, json_t *doc, const struct err *err)
     if (answered)
         look_at_slots(l);
     if (l->phase == LLAMA_READY && restarted) {
-        llama_restarted(l);
+        llama_restarted(l, "the engine was restarted");
     } else if (l->phase == LLAMA_READY && !answered) {
         llama_down(l, status ? "GET /slots failed" : err->text);
         llama_probe_start(l);

@@ -19,6 +19,8 @@
 
 #include "base/mem.h"
 
+#define MAX_ARGS 16384 /* of a command line that is looked at */
+
 /* Inode of the socket that listens on this port, 0 where there is none. */
 static uint64_t listening_inode(const char *table, uint16_t port)
 {
@@ -74,15 +76,43 @@ static const char *option_value(const char *args, size_t len, const char *name)
     return NULL;
 }
 
-static bool slot_dir_of(const char *pid, char *out, size_t size)
+/* The command line of a process: its arguments, a NUL behind each. */
+static size_t read_args(const char *pid, char *args, size_t size)
 {
-    char path[300], args[16384], cwd[PATH_MAX];
+    char path[300];
     snprintf(path, sizeof(path), "/proc/%s/cmdline", pid);
     FILE *f = fopen(path, "re");
-    const size_t len = f ? fread(args, 1, sizeof(args) - 1, f) : 0;
+    const size_t len = f ? fread(args, 1, size - 1, f) : 0;
     if (f)
         fclose(f);
     args[len] = '\0';
+    return len;
+}
+
+/* The process that listens on the port; false where it cannot be seen. */
+static bool find_process(uint16_t port, char pid[16])
+{
+    uint64_t inode = listening_inode("/proc/net/tcp", port);
+    if (!inode)
+        inode = listening_inode("/proc/net/tcp6", port);
+    DIR *proc = inode ? opendir("/proc") : NULL;
+    bool found = false;
+    struct dirent *d;
+    while (proc && !found && (d = readdir(proc))) {
+        found = isdigit((unsigned char)d->d_name[0]) && strlen(d->d_name) < 16 &&
+                owns_socket(d->d_name, inode);
+        if (found)
+            memcpy(pid, d->d_name, strlen(d->d_name) + 1);
+    }
+    if (proc)
+        closedir(proc);
+    return found;
+}
+
+static bool slot_dir_of(const char *pid, char *out, size_t size)
+{
+    char path[300], args[MAX_ARGS], cwd[PATH_MAX];
+    const size_t len = read_args(pid, args, sizeof(args));
     const char *dir = option_value(args, len, "--slot-save-path");
     if (!dir || !*dir)
         return false;
@@ -96,17 +126,32 @@ static bool slot_dir_of(const char *pid, char *out, size_t size)
 
 bool procfind_slot_dir(uint16_t port, char *out, size_t size)
 {
-    uint64_t inode = listening_inode("/proc/net/tcp", port);
-    if (!inode)
-        inode = listening_inode("/proc/net/tcp6", port);
-    DIR *proc = inode ? opendir("/proc") : NULL;
-    bool found = false;
-    struct dirent *d;
-    while (proc && !found && (d = readdir(proc)))
-        found = isdigit((unsigned char)d->d_name[0]) && owns_socket(d->d_name, inode) &&
-                slot_dir_of(d->d_name, out, size);
-    if (proc)
-        closedir(proc);
+    char pid[16];
     struct stat st;
-    return found && stat(out, &st) == 0 && S_ISDIR(st.st_mode);
+    return find_process(port, pid) && slot_dir_of(pid, out, size) &&
+           stat(out, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool begins_with_one(const char *arg, const char *const *names)
+{
+    for (; *names; names++)
+        if (strncmp(arg, *names, strlen(*names)) == 0)
+            return true;
+    return false;
+}
+
+void procfind_options(uint16_t port, const char *const *names, struct buf *out)
+{
+    char pid[16], args[MAX_ARGS];
+    if (!find_process(port, pid))
+        return;
+    const size_t len = read_args(pid, args, sizeof(args));
+    for (const char *p = args; p < args + len; p += strlen(p) + 1) {
+        const char *value = p + strlen(p) + 1;
+        if (!begins_with_one(p, names))
+            continue;
+        buf_append(out, p, strlen(p) + 1);
+        if (!strchr(p, '=') && value < args + len)
+            buf_append(out, value, strlen(value) + 1);
+    }
 }

@@ -615,7 +615,7 @@ class Misbehaviour(LabCase):
         self.assert_observes("restored slots are not reused", misbehave="restore-lies")
 
     def test_no_reuse_after_restore_fails_the_self_test(self):
-        self.assert_observes("sliding-window", misbehave="no-reuse-after-restore")
+        self.assert_observes("not reused (0 of", misbehave="no-reuse-after-restore")
 
     def test_wrong_counts_fail_the_self_test(self):
         self.assert_observes("not reused (1", misbehave="wrong-counts")

@@ -82,6 +82,7 @@ class Settings:
     order: str = "system-first"   # of the template; or tools-first, tools-late
     media: bool = True
     lora: int = 0                 # adapters loaded
+    noise: float = 0              # of log-probabilities, as from other batches or cores
     answer_tokens: int = 8        # length of an answer without limit
     batch: int = 2048
     prefill_us: float = 0         # cost of a prompt token, of a generated token
@@ -1068,7 +1069,7 @@ class Standin:
             "id": s.alias, "aliases": [s.alias], "tags": [], "object": "model",
             "created": 1700000000, "owned_by": "llamacpp",
             "meta": {"vocab_type": 2, "n_vocab": model.N_VOCAB, "n_ctx": s.n_ctx,
-                     "n_ctx_train": s.n_ctx, "n_embd": 16, "n_params": 1536 * 64,
+                     "n_ctx_train": 131072, "n_embd": 16, "n_params": 1536 * 64,
                      "size": 1536 * 128, "ftype": "F16"}}]})
 
     def slots(self, conn, record, body):
@@ -1448,11 +1449,12 @@ class Native(Api):
         weights = model.Weights(self.server.settings.weights, self.server.engine._adapters(task))
         states = []
         weights.extend(states, task.tokens + task.answer)
-        out = []
+        noise, out = self.server.settings.noise, []
         for i in range(len(task.answer)):
             top = [{"id": t, "token": model.detokenize([t]),
-                    "bytes": list(model.token_bytes(t)), "logprob": p}
-                   for t, p in model.log_probabilities(states[len(task.tokens) - 1 + i], n)]
+                    "bytes": list(model.token_bytes(t)), "logprob": p + noise * (-1) ** k}
+                   for k, (t, p) in enumerate(
+                       model.log_probabilities(states[len(task.tokens) - 1 + i], n))]
             out.append(top[0] | {"top_logprobs": top})
         return out
 

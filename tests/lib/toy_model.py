@@ -142,11 +142,13 @@ def next_token(state):
 
 def log_probabilities(state, n):
     """The n most probable next tokens, best first; depends on every bit of the state."""
+    first = int.from_bytes(state[:4], "little")
+    digest = hashlib.blake2b(state, digest_size=6).digest()
+    step = 1 + digest[4] % 16
+    spread = int.from_bytes(digest[:4], "little")
     out = []
     for i in range(n):
-        token = ANSWER_IDS[int.from_bytes(state[4 * i % 60:4 * i % 60 + 4], "little")
-                           % len(ANSWER_IDS)]
-        spread = int.from_bytes(hashlib.blake2b(state, digest_size=4).digest(), "little")
+        token = ANSWER_IDS[(first + i * step) % len(ANSWER_IDS)]
         out.append((token, round(-0.5 - i - spread / 2 ** 33, 9)))
     return out
 

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+#include "llamacpp_internal.h"
+
+/*
+ * The probe's work on files, on a worker: the slot that the self-test saved, and the
+ * files of model and adapters.
+ */
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+#define MAX_FILE ((off_t)4 << 30) /* of a saved slot that is looked at */
+
+static int write_file(const char *path, const unsigned char *bytes, size_t n,
+                      struct err *e)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return err_errno(e, "creating a file in the slot directory");
+    const ssize_t wrote = write(fd, bytes, n);
+    close(fd);
+    if (wrote != (ssize_t)n)
+        return err_set(e, ERR_IO, "writing to the slot directory: no space?");
+    return 0;
+}
+
+/* Writes the same slot without its last tokens. */
+static void write_cut(struct llama_look *k, const struct slotfile *f)
+{
+    const uint32_t n = f->n_tokens - k->cut_tokens;
+    uint32_t *tokens = mem_array(n, sizeof(*tokens));
+    unsigned char *rows = mem_array(n, f->frame.token_bytes);
+    const size_t size = (size_t)slotfile_size(&f->frame, n);
+    unsigned char *out = mem_alloc(size);
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = slotfile_token(f, i);
+    slotfile_cut(f, 0, n, rows);
+    k->rows = chain_checksum(slice_make((const char *)rows, n * f->frame.token_bytes));
+    const struct slotfile_part part = {rows, n, n};
+    slotfile_compose(&f->frame, 0, tokens, n, &part, 1, out);
+    write_file(k->cut_path, out, size, &k->err);
+    free(out);
+    free(rows);
+    free(tokens);
+}
+
+static void look_at_slot(struct llama_look *k, struct slice bytes)
+{
+    struct slotfile *f = mem_alloc(sizeof(*f));
+    if (slotfile_parse(f, bytes, &k->err) != 0) {
+        /* it says why */
+    } else if (f->n_tokens != k->n_tokens) {
+        err_set(&k->err, ERR_MISMATCH, "a saved slot file does not hold its prompt");
+    } else {
+        *k->frame = f->frame;
+        slotfile_layout_bytes(&f->frame, &k->layout);
+        buf_append(&k->layout, &f->frame.version, sizeof(f->frame.version));
+        write_cut(k, f);
+    }
+    free(f);
+}
+
+static void read_slot(struct llama_look *k)
+{
+    struct stat st;
+    const int fd = open(k->saved_path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) != 0 || (uint64_t)st.st_size != k->written) {
+        err_set(&k->err, ERR_NOT_FOUND,
+                "what the engine saved is not in the slot directory: another directory?");
+    } else if (st.st_size > MAX_FILE) {
+        err_set(&k->err, ERR_LIMIT, "the slot that the self-test saved is too large");
+    } else {
+        unsigned char *bytes = mem_alloc((size_t)st.st_size);
+        if (read(fd, bytes, (size_t)st.st_size) != st.st_size)
+            err_errno(&k->err, "reading a saved slot");
+        else
+            look_at_slot(k, slice_make((char *)bytes, (size_t)st.st_size));
+        free(bytes);
+    }
+    if (fd >= 0)
+        close(fd);
+}
+
+static void read_models(struct llama_look *k)
+{
+    struct buf b = {0};
+    k->model_read =
+        k->model_path[0] && modelfile_hash(k->model_path, k->model_memo, &k->model);
+    for (size_t i = 0; i < k->n_adapters; i++) {
+        struct hash128 h = {0, 0};
+        k->model_read &= modelfile_hash(k->adapter_paths[i], NULL, &h);
+        buf_append(&b, &h, sizeof(h));
+    }
+    k->adapters = chain_checksum(buf_slice(&b));
+    buf_free(&b);
+}
+
+void llama_look(struct llama_look *k)
+{
+    buf_clear(&k->layout);
+    k->err = (struct err){0};
+    k->model = k->adapters = k->rows = (struct hash128){0, 0};
+    read_slot(k);
+    if (!k->err.code)
+        read_models(k);
+}
