@@ -9,10 +9,10 @@
  * before it as well.
  *
  * A request uses its items last one first, as the block tree does: an item is never more
- * recent than the one before it, so the items that a cache of C still has of a request are
- * its first ones, and the distance of an item, the number of different items used since
- * and including itself, is the least C that still has it. Exact: the curve at C is the hit
- * rate of a block tree with room for C items.
+ * recent than the one before it, so the items that a cache of C still has of a request
+ * are its first ones, and the distance of an item, the number of different items used
+ * since and including itself, is the least C that still has it. Exact: the curve at C is
+ * the hit rate of a block tree with room for C items.
  *
  * O(log n) an item. Remembers `max_items` items, about 56 bytes each; a larger cache than
  * that is told as one of that size. For one thread.

@@ -13,7 +13,7 @@
  *
  * The distance of A is the number of places taken from A on: a sum over a Fenwick tree of
  * ones. When the places run out, the items are moved together, oldest first. A hash table
- * finds an item's place; the places know their items, so that the oldest can be forgotten.
+ * finds an item's place; places know their items, so that the oldest can be forgotten.
  */
 
 struct place {
