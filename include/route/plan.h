@@ -76,7 +76,8 @@ bool plan_restore_pays(uint32_t restorable, uint32_t resident, double prefill_ms
  * when the value is greater; where only the arrivals speak against it, it becomes so as
  * it stays quiet.
  *
- * max_stall caps it: a save that is predicted to take longer happens only when nothing
+ * max_stall caps it: saves make nobody wait longer than that for a first token, all of
+ * them together. A save that is predicted to take longer happens only when nothing
  * runs and nothing has happened for as long as it will take, so that whoever arrives
  * during it waits no longer than there had been peace; and never when it would take
  * PLAN_LONGEST times as long.
@@ -91,6 +92,7 @@ struct plan_save {
     uint64_t token_bytes;
     unsigned busy_slots;
     double prefill_ms; /* of others, still to come, one batch at most */
+    double stalled_ms; /* that one of these has waited for saves already */
     double ms_per_token, restore_ms_per_token, save_bytes_per_ms;
     double reuse; /* share of tokens that are asked for again */
     double gap_ms, quiet_ms, max_stall_ms;
@@ -98,7 +100,7 @@ struct plan_save {
 
 enum plan_when {
     PLAN_SAVE_NOW,
-    PLAN_SAVE_LATER,    /* in later_ms, or when those who run are done */
+    PLAN_SAVE_LATER,    /* when those who run are done, or in later_ms */
     PLAN_SAVE_TOO_LONG, /* never */
     PLAN_SAVE_NOT_WORTH
 };
@@ -106,7 +108,7 @@ enum plan_when {
 struct plan_save_choice {
     enum plan_when when;
     double value_ms; /* the more, the sooner */
-    double later_ms; /* where LATER; 0: when those who run are done */
+    double later_ms; /* where LATER; 0: not before others are done */
 };
 
 struct plan_save_choice plan_save(const struct plan_save *s);

@@ -249,7 +249,7 @@ static void confirm(struct llama *l, struct job *job)
         return;
     if (!nothing_reused(l, job))
         l->failures_in_row = 0;
-    else if (llama_can_pin(job) && !l->empties_idle)
+    else if (llama_pins(l, job) && !l->empties_idle)
         llama_restore_failed(l, RESTORE_NOT_REUSED,
                              "the engine restored a prefix and reused nothing of it");
     else /* it took another slot, or emptied this one */
@@ -447,7 +447,9 @@ static void describe(void *state, json_t *into)
     }
     json_object_set_new(into, "slots", slots);
     json_object_set_new(into, "kv_operations", json_integer(l->ops));
+    json_object_set_new(into, "unbound", json_boolean(l->binding.active));
     json_object_set_new(into, "context", json_integer(l->n_ctx));
+    json_object_set_new(into, "empties_idle_slots", json_boolean(l->empties_idle));
     json_object_set_new(into, "build", json_string(l->build));
     if (l->store_on) {
         char hex[HASH128_HEX];

@@ -73,6 +73,7 @@ struct llama_slot {
     uint32_t tokens;      /* that it holds; 0 unknown or empty */
     uint32_t prefill;     /* tokens that its job has to prefill, estimate; 0: is done */
     uint64_t prefill_us;  /* when it began with that */
+    double stalled_ms;    /* that it has waited for saves until then */
     uint64_t last_used_us;
     struct hash128 adapters; /* that its last job brought along; none: the engine's own */
 
@@ -170,6 +171,7 @@ struct llama {
 void llama_pump(struct llama *l);
 void llama_job_ready(struct llama *l, struct job *job);
 bool llama_can_pin(const struct job *job);
+bool llama_pins(const struct llama *l, const struct job *job);
 bool llama_only_save_ahead(const struct llama *l, const struct job *job);
 bool llama_is_current(const struct llama *l, const struct job *job);
 struct hash128 llama_kv_root(const struct llama *l, const struct job *job);
@@ -261,6 +263,7 @@ void llama_restore_failed(struct llama *l, enum restore_failure why, const char 
 /* llamacpp_save.c */
 void llama_save_best(struct llama *l); /* if any is to be saved now */
 void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why);
+void llama_stalled(struct llama *l, double ms);
 void llama_emptied(struct llama *l, const struct llama_slot *but);
 
 /* llamacpp_learn.c */

@@ -244,6 +244,7 @@ static void on_saved(void *arg, int status, json_t *doc, const struct err *err)
     struct learn *op = arg;
     struct llama *l = op->l;
     const bool current = op->slot->state == SLOT_SAVING;
+    llama_stalled(l, (double)(loop_now_us(l->r->loop) - op->start_us) / 1e3);
     if (current)
         op->slot->state = SLOT_IDLE;
     if (status == 0) {

@@ -262,6 +262,13 @@ bool llama_can_pin(const struct job *job)
            (!p->has_id_slot || (p->id_slot >= 0 && p->id_slot <= INT32_MAX));
 }
 
+/* The engine gives idle slots that it emptied their content back only where it chooses
+ * the slot itself. */
+bool llama_pins(const struct llama *l, const struct job *job)
+{
+    return llama_can_pin(job) && (!l->empties_idle || job->prompt->has_id_slot);
+}
+
 static struct hash128 adapters_of(const struct llama *l, const struct job *job)
 {
     return job->prompt->has_lora ? llama_kv_root(l, job) : (struct hash128){0, 0};
@@ -308,7 +315,7 @@ void llama_job_ready(struct llama *l, struct job *job)
 {
     struct llama_slot *s = job->engine;
     note_overlap(l, job);
-    if (!llama_can_pin(job) && !job->wants_all) {
+    if (!llama_pins(l, job) && !job->wants_all) {
         let_engine_choose(l, job);
     } else if (s) {
         s->adapters = adapters_of(l, job);
@@ -328,9 +335,12 @@ static void take_slot(struct llama *l, struct llama_slot *s, struct job *job)
     s->state = SLOT_OWNED;
     s->job = job;
     s->last_used_us = loop_now_us(l->r->loop);
+    s->stalled_ms = 0;
+    if (!job->plan.behind_others) /* what it waited was for a save */
+        s->stalled_ms = (double)(s->last_used_us - job->since_us) / 1e3;
     job->engine = s;
     job->plan.slot = s->id;
-    if (llama_can_pin(job)) {
+    if (llama_pins(l, job)) {
         job->plan.splice_slot = !job->prompt->has_id_slot;
         s->unseen = true;
         s->begun = false;
@@ -361,7 +371,7 @@ static bool may_place(const struct llama *l, const struct job *job)
 {
     if (job->wants_slot >= 0)
         return l->slots[job->wants_slot].state == SLOT_IDLE;
-    return slots_that_are(l, SLOT_IDLE) && (llama_can_pin(job) || !is_restoring(l));
+    return slots_that_are(l, SLOT_IDLE) && (llama_pins(l, job) || !is_restoring(l));
 }
 
 /* Is it run cold to measure what the others gain? Only where the cache would help, and
@@ -413,7 +423,7 @@ static bool place(struct llama *l, struct job *job)
             job->plan.promised = p.hit.low < p.restorable ? p.hit.low : p.restorable;
         else
             job->plan.miss = "engine-refused";
-        if (slots[c.slot].unsaved_tokens >= cache_block_tokens(l->r->cache))
+        if (s->unsaved && resident < s->tokens / 2) /* not a next turn */
             llama_skip_save(l, s, SAVE_OVERWRITTEN);
         take_slot(l, s, job);
         if (c.restore && kept && !job->plan.held_out)

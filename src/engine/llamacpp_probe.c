@@ -6,8 +6,9 @@
  * says which step is next.
  *
  *     props → models → lora → slots → template → (slot directory known?)
- *         → erase → prompt → save → look (worker) → erase → restore → extend → erase
- *         → tasks → attach (recover stored blocks) → ready in store mode
+ *         → erase → prompt → save → look (worker) → erase → restore → extend
+ *         → beside → again → erase → tasks → attach (recover stored blocks) → ready in
+ *         store mode
  *
  * Anything short of the end leaves the engine in observe mode with the reason. An engine
  * that does not answer, is loading, or whose slots are used by others is asked again; so
@@ -16,7 +17,8 @@
  * The self-test saves a short prompt, restores it cut by a few tokens and sends it again:
  * reuse of exactly the cut, and the answer that the whole prompt got, is the proof; the
  * opposite is believed the second time, since others may use the engine as well. That
- * answer is also what tells engines apart (llamacpp_identity.c).
+ * answer is also what tells engines apart (llamacpp_identity.c). Then a request runs
+ * beside it, on another slot: are idle slots emptied meanwhile (--cache-idle-slots)?
  */
 
 #include <stdio.h>
@@ -59,6 +61,8 @@ enum step {
     STEP_ERASE_AGAIN,
     STEP_RESTORE,
     STEP_EXTEND,
+    STEP_BESIDE,
+    STEP_AGAIN,
     STEP_CLEAN,
     STEP_TASKS,
     STEP_ATTACH,
@@ -516,8 +520,26 @@ static void on_extend(struct probe *p, int status, json_t *doc)
     } else if (!same_answer(p, doc)) {
         doubt(p, "restored slots are reused and give other answers");
     } else {
-        go(p, STEP_CLEAN);
+        p->l->empties_idle = false;
+        go(p, p->l->n_slots > 1 ? STEP_BESIDE : STEP_CLEAN);
     }
+}
+
+static void on_beside(struct probe *p, int status, json_t *doc)
+{
+    (void)doc;
+    if (status == 200)
+        go(p, STEP_AGAIN);
+    else
+        doubt(p, "the self-test's second prompt did not run");
+}
+
+static void on_again(struct probe *p, int status, json_t *doc)
+{
+    json_t *t = json_object_get(doc, "timings");
+    const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
+    p->l->empties_idle = status == 200 && n < (json_int_t)p->look.n_tokens / 2;
+    go(p, STEP_CLEAN);
 }
 
 static void on_clean(struct probe *p, int status, json_t *doc)
@@ -552,7 +574,11 @@ static void on_attached(void *arg, size_t n_blocks)
     l->store_on = true;
     l->failures_in_row = 0;
     llama_probe_stop(l);
-    replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known", n_blocks);
+    replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known%s", n_blocks,
+                     l->empties_idle ? "; the engine empties idle slots when a request "
+                                       "begins: --no-cache-idle-slots keeps them"
+                                     : "");
+    llama_scratch_look(l);
     llama_probed(l);
 }
 
@@ -585,7 +611,7 @@ static void attach(struct probe *p)
 
 static const struct {
     const char *path; /* with %d: the slot */
-    const char *body; /* NULL: GET. "save", "restore", "prompt": made here */
+    const char *body; /* NULL: GET. "save", "restore", "prompt", "beside": made here */
     void (*reply)(struct probe *p, int status, json_t *doc);
 } steps[STEP_COUNT] = {
     [STEP_PROPS] = {"/props", NULL, on_props},
@@ -599,6 +625,8 @@ static const struct {
     [STEP_ERASE_AGAIN] = {"/slots/%d?action=erase", "{}", on_erase},
     [STEP_RESTORE] = {"/slots/%d?action=restore", "restore", on_restore},
     [STEP_EXTEND] = {"/completion", "prompt", on_extend},
+    [STEP_BESIDE] = {"/completion", "beside", on_beside},
+    [STEP_AGAIN] = {"/completion", "prompt", on_again},
     [STEP_CLEAN] = {"/slots/%d?action=erase", "{}", on_clean},
     [STEP_TASKS] = {"/slots", NULL, on_tasks},
 };
@@ -627,6 +655,9 @@ static char *make_body(const struct probe *p, const char *kind)
         return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"cache_prompt\":true,"
                           "\"n_probs\":%d,\"prompt\":\"%s\"}",
                           p->slot, LLAMA_LOGITS, probe_text);
+    if (strcmp(kind, "beside") == 0)
+        return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"prompt\":\"beside it\"}",
+                          (p->slot + 1) % (int)p->l->n_slots);
     return mem_strdup(kind);
 }
 

@@ -80,12 +80,13 @@ void llama_learn_shared(struct llama *l, uint32_t available, uint32_t prompt_tok
         l->shared = MIN_SHARE;
 }
 
-/* Its job's prompt is worked off at the usual rate, at least until there is content. */
+/* Its job's prompt is worked off at the usual rate. Answers without stream do not show
+ * when that is done: after twice the time it is taken for granted. */
 uint32_t llama_prefill_left(const struct llama *l, const struct llama_slot *s)
 {
     const double ms = (double)(loop_now_us(l->r->loop) - s->prefill_us) / 1e3;
     const double done = ms / l->r->ms_per_token;
-    if (!s->prefill)
+    if (!s->prefill || done > 2.0 * s->prefill)
         return 0;
     return done < s->prefill - 1 ? s->prefill - (uint32_t)done : 1;
 }

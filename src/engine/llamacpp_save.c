@@ -22,6 +22,13 @@ void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why)
         llama_learn_text(l, s->holds);
 }
 
+/* A save has ended: whoever waits for a first token has waited for it. */
+void llama_stalled(struct llama *l, double ms)
+{
+    for (size_t i = 0; i < l->n_slots; i++)
+        l->slots[i].stalled_ms += ms;
+}
+
 /* Where idle slots are emptied when a request begins on another one. */
 void llama_emptied(struct llama *l, const struct llama_slot *but)
 {
@@ -49,11 +56,13 @@ static struct plan_save question(const struct llama *l, const struct llama_slot 
                           .gap_ms = l->gap_ms,
                           .quiet_ms = l->draining ? PLAN_PATIENCE : quiet,
                           .max_stall_ms = (double)l->r->o.max_stall_ms};
-    for (size_t i = 0; i < l->n_slots; i++)
-        q.busy_slots +=
-            l->slots[i].state == SLOT_OWNED || l->slots[i].state == SLOT_ZOMBIE;
-    const double batch_ms = l->batch_tokens * l->r->ms_per_token;
-    q.prefill_ms = fmin(llama_prefill_ms(l, s), batch_ms);
+    for (size_t i = 0; i < l->n_slots; i++) {
+        const struct llama_slot *o = &l->slots[i];
+        q.busy_slots += o->state == SLOT_OWNED || o->state == SLOT_ZOMBIE;
+        if (llama_prefill_left(l, o))
+            q.stalled_ms = fmax(q.stalled_ms, o->stalled_ms);
+    }
+    q.prefill_ms = fmin(llama_prefill_ms(l, s), l->batch_tokens * l->r->ms_per_token);
     return q;
 }
 
@@ -71,7 +80,7 @@ static bool weigh(struct llama *l, struct llama_slot *s, double *value_ms, doubl
     case PLAN_SAVE_NOW:
         break;
     case PLAN_SAVE_LATER:
-        if (c.later_ms > 0 && (*later == 0 || c.later_ms < *later))
+        if (c.later_ms > 0 && (*later <= 0 || c.later_ms < *later))
             *later = c.later_ms;
         return false;
     case PLAN_SAVE_TOO_LONG:

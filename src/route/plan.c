@@ -117,29 +117,34 @@ static double quiet_needed_ms(const struct plan_save *s, double stall_ms, double
     return stall_ms > s->max_stall_ms && stall_ms > worth ? stall_ms : worth;
 }
 
+static bool is_time(const struct plan_save *s, double stall_ms, double value_ms)
+{
+    const bool over = s->stalled_ms + stall_ms > s->max_stall_ms;
+    const double gap_ms = s->gap_ms > s->quiet_ms ? s->gap_ms : s->quiet_ms;
+    const double arrivals_ms = stall_ms > 0 ? stall_ms * stall_ms / (2 * gap_ms) : 0;
+    if (over && (s->busy_slots || s->quiet_ms < stall_ms))
+        return false;
+    return stall_ms * s->busy_slots + arrivals_ms < value_ms;
+}
+
 struct plan_save_choice plan_save(const struct plan_save *s)
 {
-    const double own_ms =
+    const double stall_ms =
         (double)s->all_tokens * (double)s->token_bytes / s->save_bytes_per_ms;
-    const double stall_ms = own_ms + s->prefill_ms;
     struct plan_save_choice c = {.when = PLAN_SAVE_NOT_WORTH};
     c.value_ms = s->new_tokens * s->reuse * (s->ms_per_token - s->restore_ms_per_token);
     if (s->new_tokens < s->block_tokens || c.value_ms <= 0)
         return c;
-    const double quiet_ms = quiet_needed_ms(s, own_ms, c.value_ms);
-    c.when = PLAN_SAVE_TOO_LONG;
-    if (own_ms > PLAN_LONGEST * s->max_stall_ms)
-        return c;
-    c.when = PLAN_SAVE_NOT_WORTH;
-    if (quiet_ms > PLAN_PATIENCE)
-        return c;
-    const double gap_ms = s->gap_ms > s->quiet_ms ? s->gap_ms : s->quiet_ms;
-    const double harm_ms = stall_ms * s->busy_slots +
-                           (stall_ms > 0 ? stall_ms * stall_ms / (2 * gap_ms) : 0);
-    const bool within =
-        stall_ms <= s->max_stall_ms || (!s->busy_slots && s->quiet_ms >= quiet_ms);
-    c.when = within && harm_ms < c.value_ms ? PLAN_SAVE_NOW : PLAN_SAVE_LATER;
-    if (!s->busy_slots && quiet_ms > s->quiet_ms)
-        c.later_ms = quiet_ms - s->quiet_ms + 1;
+    const double quiet_ms = quiet_needed_ms(s, stall_ms, c.value_ms);
+    if (stall_ms > PLAN_LONGEST * s->max_stall_ms) {
+        c.when = PLAN_SAVE_TOO_LONG;
+    } else if (quiet_ms <= PLAN_PATIENCE) {
+        const bool now = is_time(s, stall_ms + s->prefill_ms, c.value_ms);
+        c.when = now ? PLAN_SAVE_NOW : PLAN_SAVE_LATER;
+        if (s->prefill_ms > 0)
+            c.later_ms = s->prefill_ms + 1;
+        else if (!s->busy_slots && quiet_ms > s->quiet_ms)
+            c.later_ms = quiet_ms - s->quiet_ms + 1;
+    }
     return c;
 }

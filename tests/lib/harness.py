@@ -463,13 +463,14 @@ class Gateway:
         wait_until(ready, lambda: f"ready in mode {mode}: {self.admin('/stats')}")
         return self
 
-    def wait_quiet(self):
-        """Nothing in flight and all slots idle: what had to be learned is learned."""
+    def wait_quiet(self, but=0):
+        """Nothing in flight and all slots idle, but for so many requests: what had to be
+        learned is learned."""
         def quiet():
             stats = self.stats()
-            return stats["total"]["in_flight"] == 0 and all(
-                r.get("kv_operations", 0) == 0 and
-                all(slot["state"] == "idle" and not slot["unsaved"] for slot in r["slots"])
+            return stats["total"]["in_flight"] == but and all(
+                r.get("kv_operations", 0) == 0 and not r.get("unbound") and
+                sum(slot["state"] != "idle" or slot["unsaved"] for slot in r["slots"]) == but
                 for r in stats["replicas"])
         wait_until(quiet, lambda: f"quiet: {self.stats()}")
 

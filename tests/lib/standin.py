@@ -91,6 +91,7 @@ class Settings:
     keep_alive_max: int = 100
     max_body: int = 1 << 30       # beyond it: 413, before the body is read
     early_head: bool = False      # newer builds: 200 and head before the prefill
+    empties_idle: bool = False    # when a task begins, all other idle slots are cleared
     no_slots: bool = False        # GET /slots: 501
     no_metrics: bool = False
     ignore_id_slot: bool = False
@@ -248,6 +249,9 @@ class Engine:
                 slot.busy = slot.id_task = task.id
                 slot.request = record.index
                 slot.stream = task.stream
+            for other in self.slots if self.settings.empties_idle else ():
+                if other.busy is None:
+                    other.clear()
             task.slots = slots
             self.lock.notify_all()
 

@@ -417,7 +417,19 @@ static void test_save_beside_a_prefill_stalls_for_its_batch_too(void **state)
     s.prefill_ms = 150;
     assert_when(s, PLAN_SAVE_NOW);
     s.prefill_ms = 151;
-    assert_when(s, PLAN_SAVE_LATER);
+    assert_true(later(s) == 152);
+}
+
+static void test_first_token_waits_no_longer_for_several_saves(void **state)
+{
+    (void)state;
+    struct plan_save s = save_of(1000, 100);
+    s.busy_slots = 1;
+    s.prefill_ms = 50;
+    s.stalled_ms = 100;
+    assert_when(s, PLAN_SAVE_NOW);
+    s.stalled_ms = 101;
+    assert_true(later(s) == 51);
 }
 
 static void test_slot_of_no_bytes_is_no_trouble(void **state)
@@ -463,6 +475,7 @@ int main(void)
         TEST(save_many_times_the_cap_is_never_made),
         TEST(save_whose_quiet_never_comes_is_given_up),
         TEST(save_beside_a_prefill_stalls_for_its_batch_too),
+        TEST(first_token_waits_no_longer_for_several_saves),
         TEST(slot_of_no_bytes_is_no_trouble),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
