@@ -103,8 +103,9 @@ bool index_export(struct index *ix, const struct piece *v, size_t i,
 
 /*
  * Puts a boundary back as the most recently used, at the place that covers `high`. False
- * where it is known already or the boundary before it is not: records of a prompt come in
- * the order of its pieces. False as well where the boundaries before it fill the budget.
+ * where the boundary before it is not known: records of a prompt come in the order of its
+ * pieces. False as well where it is known already, which gets this place if that covers
+ * more than the one it has; and where the boundaries before it fill the budget.
  */
 bool index_import(struct index *ix, const struct index_record *r,
                   const struct tree_mark *at);

@@ -84,4 +84,31 @@ void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks
 void cache_learn(struct cache *c, struct hash128 fingerprint,
                  const struct index_lesson *lesson);
 
+/*
+ * What other gateways know of a prompt: asks the shared tier, once, whether its text is
+ * known deeper there than here, and puts what is found into tree and index. NULL where
+ * there is nothing to ask; otherwise done is called from the loop, at the latest when the
+ * timeout of the shared tier has passed. `v` stays alive until then.
+ */
+struct cache_question {
+    struct hash128 fingerprint, root; /* root: of the chain of its blocks */
+    const struct piece *v;            /* of the prompt */
+    size_t n;
+};
+struct cache_discovery;
+struct cache_discovery *cache_discover(struct cache *c, const struct cache_question *q,
+                                       void (*done)(void *arg), void *arg);
+void cache_discover_cancel(struct cache_discovery *d); /* NULL is allowed */
+
+struct cache_share_stats {
+    uint64_t asked;  /* prompts that others were asked about */
+    uint64_t found;  /* of these, known there deeper than here, */
+    uint64_t blocks; /* with so many blocks that are not here */
+    uint64_t late;   /* no answer within the timeout */
+};
+void cache_share_stats(const struct cache *c, struct cache_share_stats *out);
+
+/* store_part() of its store: before the workers are flushed. */
+void cache_part(struct cache *c);
+
 #endif

@@ -36,10 +36,28 @@
 
 struct store;
 
-struct store_options {
-    const char *dir;    /* NULL: RAM only */
-    uint64_t ram_bytes; /* budget of the RAM tier */
+/* The shared tier; {0}: there is none. Texts are copied. */
+struct store_redis_options {
+    struct loop *loop;
+    const char *where;          /* "HOST:PORT" or "unix:/path" */
+    unsigned db;                /* number of the database there */
+    const char *user;           /* NULL: the default one */
+    const char *password;       /* NULL: none is asked for */
+    const char *prefix;         /* of its keys */
+    uint64_t ttl_ms;            /* that a value lives behind its last use; 0: for ever */
+    uint64_t timeout_ms;        /* of one exchange; see store_link.h */
+    uint64_t max_waiting_bytes; /* of blocks on their way there */
 };
+
+struct store_options {
+    const char *dir;      /* NULL: RAM only */
+    const char *key_file; /* of the secret key; NULL: the one in `dir` */
+    uint64_t ram_bytes;   /* budget of the RAM tier */
+    struct store_redis_options redis;
+};
+
+/* "redis://HOST:PORT/DB" or "unix:/path" into `where` and `db`. */
+int store_redis_url(const char *url, char where[256], unsigned *db, struct err *e);
 
 /* Name of a block and what a recovery needs to put it back into the tree. */
 struct store_head {
@@ -83,6 +101,13 @@ struct store *store_open(const struct store_options *o, struct workers *w, struc
 /* Waits for nothing: flush the workers first. NULL is allowed. */
 void store_close(struct store *s);
 
+/* Parts with the shared tier, before the workers are flushed: what waits for it is told
+ * that it is not there. */
+void store_part(struct store *s);
+
+/* Something is on its way to the shared tier. */
+bool store_busy(const struct store *s);
+
 /*
  * The secret key of the hash chains, kept in the directory (`key`, mode 0600) or made
  * anew for a RAM store. 32 bytes.
@@ -111,7 +136,10 @@ typedef void (*store_get_cb)(void *arg, struct store_block **blocks, size_t good
 void store_get(struct store *s, struct hash128 fingerprint, const struct hash128 *hashes,
                size_t n, store_get_cb done, void *arg);
 
-/* Drops a block from all tiers; unknown names are fine. */
+/* A block is in use: the shared tier is to have it, from here where it has lost it. */
+void store_share(struct store *s, struct hash128 fingerprint, struct hash128 hash);
+
+/* Drops a block from the tiers of this gateway; unknown names are fine. */
 void store_drop(struct store *s, struct hash128 fingerprint, struct hash128 hash);
 
 /*
@@ -141,7 +169,7 @@ void store_note_set(struct store *s, const char *name, const char *value);
 /* Blocks, not calls, since the store was opened; the first four are what is there now. */
 struct store_stats {
     uint64_t ram_blocks, ram_bytes, disk_blocks, disk_bytes;
-    uint64_t puts, gets, ram_hits, disk_hits, drops;
+    uint64_t puts, gets, ram_hits, disk_hits, redis_hits, drops;
     uint64_t damaged;      /* checksum or format wrong: put aside */
     uint64_t missing;      /* asked for and not there */
     uint64_t write_errors; /* kept in RAM only */
@@ -149,5 +177,43 @@ struct store_stats {
     uint64_t orphans;      /* deleted by a recovery: their parents were missing */
 };
 void store_stats(const struct store *s, struct store_stats *out);
+
+enum store_redis_state {
+    STORE_REDIS_OFF, /* not configured */
+    STORE_REDIS_DOWN,
+    STORE_REDIS_READ_ONLY, /* it takes no writes: full, or a replica */
+    STORE_REDIS_UP
+};
+const char *store_redis_state_name(enum store_redis_state s);
+
+#define STORE_REDIS_ERRORS(X)                                                            \
+    X(STORE_REDIS_CONNECT, "connect")   /* no such name, refused, late */                \
+    X(STORE_REDIS_AUTH, "auth")         /* it does not know us */                        \
+    X(STORE_REDIS_TIMEOUT, "timeout")   /* an answer was late */                         \
+    X(STORE_REDIS_CLOSED, "closed")     /* it has gone */                                \
+    X(STORE_REDIS_PROTOCOL, "protocol") /* no Redis, or not what was asked for */        \
+    X(STORE_REDIS_REFUSED, "refused")   /* it said no */                                 \
+    X(STORE_REDIS_FULL, "full")         /* it has no memory left */                      \
+    X(STORE_REDIS_DAMAGED, "damaged")   /* a value did not check out, and was deleted */
+
+enum store_redis_error {
+#define X(code, name) code,
+    STORE_REDIS_ERRORS(X)
+#undef X
+        STORE_REDIS_ERROR_KINDS
+};
+const char *store_redis_error_name(enum store_redis_error e);
+
+struct store_redis_stats {
+    enum store_redis_state state;
+    uint64_t puts, put_bytes; /* blocks written there */
+    uint64_t gets, get_bytes; /* blocks that came from there and were right */
+    uint64_t missing;         /* blocks asked for and not there */
+    uint64_t skipped;         /* blocks not written: too much waited, or it was not up */
+    uint64_t values;          /* small values written there */
+    uint64_t waiting_bytes;   /* on their way there now */
+    uint64_t errors[STORE_REDIS_ERROR_KINDS];
+};
+void store_redis_stats(const struct store *s, struct store_redis_stats *out);
 
 #endif

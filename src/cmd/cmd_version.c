@@ -6,6 +6,7 @@
  */
 
 #include <event2/event.h>
+#include <hiredis/hiredis.h>
 #include <jansson.h>
 #include <llhttp.h>
 #include <xxhash.h>
@@ -29,5 +30,6 @@ int cmd_version(const struct cmd *self, int argc, char **argv)
     printf("jansson %s\n", jansson_version_str());
     printf("libyaml %s\n", yaml_get_version_string());
     printf("xxhash %u.%u.%u\n", xxh / 10000, xxh / 100 % 100, xxh % 100);
+    printf("hiredis %d.%d.%d\n", HIREDIS_MAJOR, HIREDIS_MINOR, HIREDIS_PATCH);
     return CMD_OK;
 }

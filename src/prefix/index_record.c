@@ -20,12 +20,20 @@ bool index_export(struct index *ix, const struct piece *v, size_t i,
     return true;
 }
 
+static bool covers_more(const struct tree_mark *a, const struct tree_mark *b)
+{
+    return tree_mark_tokens(a) > tree_mark_tokens(b);
+}
+
 bool index_import(struct index *ix, const struct index_record *r,
                   const struct tree_mark *at)
 {
     const bool first = hash128_none(r->parent);
     const uint32_t parent = first ? INDEX_START : index_lookup_hash(ix, r->parent);
-    if ((parent == INDEX_START && !first) || index_lookup_hash(ix, r->hash))
+    const uint32_t known = index_lookup_hash(ix, r->hash);
+    if (known && ix->tree && at && covers_more(at, &ix->entries[known].mark))
+        index_place(ix, &ix->entries[known], at);
+    if (known || (parent == INDEX_START && !first))
         return false;
     const struct piece p = {.hash = r->hash, .check = r->check};
     const uint32_t id = index_put_under(ix, &p, parent);

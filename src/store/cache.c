@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "cache_internal.h"
+#include "cache_share.h"
 
 static void on_evict(void *arg, const struct tree_block *b, bool evicted)
 {
@@ -49,12 +49,18 @@ void cache_close(struct cache *c)
 {
     if (!c)
         return;
+    cache_part(c);
     prompt_log_close(c->log);
     index_free(c->index);
     tree_free(c->tree);
     store_close(c->store);
     free(c->models);
     free(c);
+}
+
+void cache_part(struct cache *c)
+{
+    store_part(c->store);
 }
 
 const struct chain_key *cache_key(const struct cache *c)
@@ -238,10 +244,10 @@ void cache_learn(struct cache *c, struct hash128 fingerprint,
                  const struct index_lesson *lesson)
 {
     struct index_hit before = {0};
-    (void)fingerprint;
     index_find(c->index, lesson->v, lesson->n, &before);
     tree_mark_clear(c->tree, &before.at);
     index_learn(c->index, lesson);
+    cache_share_lesson(c, fingerprint, lesson);
     if (!c->log || !lesson->end)
         return;
     const size_t depth = tree_mark_blocks(lesson->end);

@@ -42,6 +42,7 @@ struct cache {
     struct cache_model *models; /* number n is models[n - 1] */
     size_t n_models;
     uint64_t foreign_kept; /* what pruning was told to leave, the last time */
+    struct cache_share_stats shared;
 };
 
 /* Number of a fingerprint, 0 where it is new. */

@@ -12,6 +12,9 @@
  * order in which it was asked for, so a drop behind a pending write wins, and so does a
  * put behind a drop. What has been read comes into RAM unless a drop waits behind it.
  *
+ * Where there is a shared tier (store_redis.h) a put also goes there, a get asks it last,
+ * and a drop is no business of it.
+ *
  * A call for many blocks becomes one op for each; the last one to finish calls back.
  */
 
@@ -19,11 +22,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "store_internal.h"
+#include "store_redis.h"
 
 #define SCAN_BATCH 256 /* blocks told in one turn of the loop */
 #define MAX_NOTE_BYTES 4096
@@ -45,12 +47,35 @@ void store_defer(struct store *s, void (*cb)(void *arg), void *arg)
 
 /* ---- opening and closing ----------------------------------------------------------- */
 
-static bool make_key(struct store *s, struct err *e)
+static int load_key(struct store *s, const struct store_options *o, struct err *e)
 {
-    if (getrandom(s->key, sizeof s->key, 0) == sizeof s->key)
-        return true;
-    err_errno(e, "no random bytes for a key");
-    return false;
+    if (o->key_file)
+        return store_key_load(o->key_file, s->key, e);
+    if (!s->dir)
+        return store_key_make(s->key, e);
+    memcpy(s->key, s->dir->key, sizeof s->key);
+    return 0;
+}
+
+static void on_read_again(void *arg, struct store_block **blocks, size_t good,
+                          const struct err *err)
+{
+    (void)arg;
+    (void)err;
+    for (size_t i = 0; i < good; i++)
+        store_block_put(blocks[i]);
+}
+
+/* A block that is not in the shared tier any more: reading it here puts it there. */
+static void on_missing(void *arg, const struct store_name *name)
+{
+    store_get(arg, name->fingerprint, &name->hash, 1, on_read_again, NULL);
+}
+
+void store_share(struct store *s, struct hash128 fingerprint, struct hash128 hash)
+{
+    if (s->redis)
+        store_redis_want(s->redis, &(struct store_name){fingerprint, hash});
 }
 
 struct store *store_open(const struct store_options *o, struct workers *w, struct err *e)
@@ -59,18 +84,27 @@ struct store *store_open(const struct store_options *o, struct workers *w, struc
     s->workers = w;
     s->lanes.workers = w;
     list_init(&s->notes);
-    if (o->dir) {
-        s->dir = store_dir_open(o->dir, e);
-        if (s->dir)
-            memcpy(s->key, s->dir->key, sizeof s->key);
-    }
-    if (o->dir ? !s->dir : !make_key(s, e)) {
-        free(s);
-        return NULL;
-    }
+    s->dir = o->dir ? store_dir_open(o->dir, e) : NULL;
     s->slow = s->dir ? &s->dir->tier : NULL;
     s->ram = store_ram_open(o->ram_bytes);
+    if ((o->dir && !s->dir) || load_key(s, o, e) != 0) {
+        store_close(s);
+        return NULL;
+    }
+    if (o->redis.where)
+        s->redis = store_redis_open(&o->redis, w, on_missing, s);
     return s;
+}
+
+void store_part(struct store *s)
+{
+    store_redis_close(s->redis);
+    s->redis = NULL;
+}
+
+bool store_busy(const struct store *s)
+{
+    return s->redis && store_redis_busy(s->redis);
 }
 
 static void free_note(struct note *n)
@@ -85,6 +119,7 @@ void store_close(struct store *s)
 {
     if (!s)
         return;
+    store_part(s);
     assert(s->lanes.map.n == 0); /* the workers were flushed */
     store_map_free(&s->lanes.map);
     while (!list_empty(&s->notes))
@@ -170,9 +205,10 @@ static void run_drop(struct store_op *op)
     d->s->slow->ops->drop(d->s->slow, &op->name);
 }
 
-static void on_dropped(struct store_op *op)
+static bool on_dropped(struct store_op *op)
 {
     free(LIST_ENTRY(op, struct drop_op, op));
+    return true;
 }
 
 void store_drop(struct store *s, struct hash128 fingerprint, struct hash128 hash)
@@ -297,4 +333,9 @@ void store_stats(const struct store *s, struct store_stats *out)
     out->disk_bytes = s->dir->tier.bytes;
     out->damaged += s->dir->n_damaged;
     out->orphans = s->dir->n_orphans;
+}
+
+void store_redis_stats(const struct store *s, struct store_redis_stats *out)
+{
+    *out = s->redis ? *store_redis_count(s->redis) : (struct store_redis_stats){0};
 }

@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-#include "store_internal.h"
+#include "store_redis.h"
 
 /*
  * Blocks out: from the first tier that has a good one, verified on a worker.
+ *
+ *     RAM? ─► worker: verify, else read the slow tier ─┬─ found ──────────────► done
+ *                                                      └─► shared tier: GET
+ *                                                           └─► worker: verify ─► done
+ *
+ * What came from the shared tier is put into the others like any new block.
  */
 
 #include <stdlib.h>
@@ -25,8 +31,11 @@ struct read_op {
     struct get *get;
     size_t i;
     struct store_block *block; /* out of RAM, to be verified; then the result */
-    bool bad_in_ram, from_slow;
+    bool from_slow, from_redis;
     struct store_block *bad;
+    bool asked;                /* the shared tier */
+    struct redisReply *answer; /* what it said, until it has been looked at */
+    bool bad_answer;           /* that was no block, or not this one */
     struct err err;
 };
 
@@ -58,10 +67,25 @@ static void start_read(struct store_op *op)
         ram->ops->get(ram, &op->name, &r->block, NULL);
 }
 
+/* Nothing there: what the other tiers said stands. */
+static void read_answer(struct read_op *r)
+{
+    if (!r->answer)
+        return;
+    r->err = (struct err){0};
+    r->from_redis = store_redis_block(r->answer, &r->op.name, &r->block, &r->err) == 0;
+    r->bad_answer = !r->from_redis;
+    freeReplyObject(r->answer);
+}
+
 static void run_read(struct store_op *op)
 {
     struct read_op *r = LIST_ENTRY(op, struct read_op, op);
     struct store_tier *slow = r->get->s->slow;
+    if (r->asked) {
+        read_answer(r);
+        return;
+    }
     if (r->block && store_block_verify(r->block)) {
         if (slow)
             slow->ops->touch(slow, &op->name);
@@ -92,7 +116,8 @@ static void drop_bad(struct store *s, struct read_op *r)
 static void count_read(struct store *s, const struct read_op *r)
 {
     s->count.disk_hits += r->from_slow;
-    s->count.ram_hits += r->block && !r->from_slow;
+    s->count.redis_hits += r->from_redis;
+    s->count.ram_hits += r->block && !r->from_slow && !r->from_redis;
     s->count.missing += r->err.code == ERR_NOT_FOUND;
     if (r->err.code == ERR_IO) {
         s->count.read_errors++;
@@ -104,21 +129,64 @@ static void count_read(struct store *s, const struct read_op *r)
     }
 }
 
-static void on_read(struct store_op *op)
+static void on_answer(void *arg, struct redisReply *answer)
+{
+    struct read_op *r = arg;
+    r->answer = answer;
+    store_lane_again(&r->op);
+}
+
+/* False where there is nobody to ask. */
+static bool ask_redis(struct read_op *r)
+{
+    struct store_redis *redis = r->get->s->redis;
+    r->asked = true; /* before: an answer comes from the loop, not from here */
+    return redis && store_redis_get(redis, &r->op.name, on_answer, r);
+}
+
+/* What the shared tier is to know of a block that was read. */
+static void tell_redis(const struct store *s, const struct read_op *r)
+{
+    if (!s->redis)
+        return;
+    if (r->from_redis)
+        store_redis_got(s->redis, r->block);
+    else if (r->block)
+        store_redis_touch(s->redis, r->block);
+    else if (r->bad_answer)
+        store_redis_damaged(s->redis, STORE_REDIS_BLOCK, &r->op.name);
+}
+
+/* Into the tiers that did not have it. Outside a lane nothing tells whether it was
+ * dropped meanwhile. */
+static void keep(struct store *s, const struct read_op *r)
+{
+    if (!(r->from_slow || r->from_redis) || !r->op.lane ||
+        store_lane_drop_follows(&r->op))
+        return;
+    s->ram->ops->put(s->ram, r->block, NULL);
+    if (r->from_redis && s->slow)
+        store_put_slow(s, r->block, NULL);
+}
+
+static bool on_read(struct store_op *op)
 {
     struct read_op *r = LIST_ENTRY(op, struct read_op, op);
     struct get *g = r->get;
     if (r->bad)
         drop_bad(g->s, r);
+    r->bad = NULL;
+    if (!r->block && !r->asked && ask_redis(r))
+        return false;
     count_read(g->s, r);
-    /* Outside a lane nothing tells whether it was dropped meanwhile. */
-    if (r->from_slow && op->lane && !store_lane_drop_follows(op))
-        g->s->ram->ops->put(g->s->ram, r->block, NULL);
+    tell_redis(g->s, r);
+    keep(g->s, r);
     g->blocks[r->i] = r->block;
     g->errs[r->i] = r->err;
     free(r);
     if (--g->left == 0)
         finish_get(g);
+    return true;
 }
 
 static void start_get(struct get *g, size_t i, const struct store_name *name)

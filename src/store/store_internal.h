@@ -10,6 +10,8 @@
  *     store_lane.c    one thing at a time a name  store_map.c    blocks by name
  *     store_ram.c     tier: RAM                   store_dir.c    tier: a directory
  *     store_scan.c    recovery and pruning        store_file.c   files, without symlinks
+ *     store_redis.c   tier: Redis (store_redis.h) store_link.c   a connection to it
+ *     store_key.c     the key of the hash chains
  */
 
 #include <pthread.h>
@@ -55,6 +57,11 @@ void store_block_adopt(struct store_block *b);
 
 /* All bytes of the file. */
 struct slice store_block_file(const struct store_block *b);
+
+static inline struct store_name store_name_of(const struct store_block *b)
+{
+    return (struct store_name){b->head.fingerprint, b->head.hash};
+}
 
 /* ---- store_map.c: a hash table by name --------------------------------------------- */
 
@@ -123,7 +130,10 @@ struct store_op {
 
     void (*start)(struct store_op *op); /* on the loop, when its turn has come; or NULL */
     void (*run)(struct store_op *op);   /* on a worker */
-    void (*done)(struct store_op *op);  /* on the loop; may free it */
+
+    /* On the loop; may free it. False: it is not over and keeps its turn; what it waits
+     * for calls store_lane_again(). */
+    bool (*done)(struct store_op *op);
 };
 
 /* Runs the op when all ops of its name that entered before are done. */
@@ -131,6 +141,9 @@ void store_lane_enter(struct store_lanes *l, struct store_op *op);
 
 /* Runs it at once, beside whatever is under way. */
 void store_lane_pass(struct store_lanes *l, struct store_op *op);
+
+/* Runs an op whose done() said that it is not over. */
+void store_lane_again(struct store_op *op);
 
 /* True while a drop of this name waits behind `op`. */
 bool store_lane_drop_follows(const struct store_op *op);
@@ -229,6 +242,13 @@ void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name
  * deleted: that is done when deleting works again. For workers. */
 bool store_dir_unlink(struct store_dir *d, int shard, const struct store_name *name);
 
+/* ---- store_key.c: the secret of the hash chains ------------------------------------ */
+
+int store_key_make(unsigned char key[CHAIN_KEY_BYTES], struct err *e);
+
+/* From a file of its own, which only its owner can read; made where it does not exist. */
+int store_key_load(const char *path, unsigned char key[CHAIN_KEY_BYTES], struct err *e);
+
 /* ---- store_scan.c: going through the directory ------------------------------------- */
 
 /* One file of blocks/: its shard's folder, name and state. False: there may be more. */
@@ -279,8 +299,9 @@ struct store {
     struct workers *workers;
     struct store_lanes lanes;
     struct store_tier *ram;
-    struct store_dir *dir;   /* NULL: RAM only */
-    struct store_tier *slow; /* the directory's, or NULL */
+    struct store_dir *dir;     /* NULL: RAM only */
+    struct store_tier *slow;   /* the directory's, or NULL */
+    struct store_redis *redis; /* the shared tier, or NULL */
     unsigned char key[CHAIN_KEY_BYTES];
     struct list notes; /* without a directory */
     uint64_t unwritten_bytes;
@@ -290,6 +311,11 @@ struct store {
 
 /* Calls cb(arg) later, from the loop. */
 void store_defer(struct store *s, void (*cb)(void *arg), void *arg);
+
+/* Writes a block to the slow tier, behind what its lane has; for store_put.c and for what
+ * came from the shared tier. `batch` may be NULL. False: too much waits. */
+struct store_batch;
+bool store_put_slow(struct store *s, struct store_block *b, struct store_batch *batch);
 
 /* From now on blocks of this fingerprint are ours. */
 void store_claim(struct store *s, struct hash128 fingerprint);

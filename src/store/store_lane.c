@@ -53,8 +53,7 @@ static void on_done(void *arg)
     struct store_op *op = arg;
     struct store_lanes *l = op->lanes;
     struct store_lane *lane = op->lane;
-    op->done(op);
-    if (lane)
+    if (op->done(op) && lane)
         let_next_through(l, lane);
 }
 
@@ -81,6 +80,11 @@ void store_lane_pass(struct store_lanes *l, struct store_op *op)
     op->lanes = l;
     op->lane = NULL;
     set_off(op);
+}
+
+void store_lane_again(struct store_op *op)
+{
+    workers_submit(op->lanes->workers, run, on_done, op);
 }
 
 bool store_lane_drop_follows(const struct store_op *op)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "store_internal.h"
+#include "store_redis.h"
 
 /*
- * Blocks in: into RAM at once, to the slow tier through their lanes.
+ * Blocks in: into RAM at once, to the slow tier through their lanes, and to the shared
+ * tier whenever it has time.
  */
 
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 
 #define MAX_UNWRITTEN_BYTES ((uint64_t)2 << 30) /* more waits for no disk: RAM only */
 
-struct batch {
+struct store_batch {
     struct store *s;
     size_t left, stored;
     store_put_cb done;
@@ -23,7 +24,7 @@ struct batch {
 struct write_op {
     struct store_op op;
     struct store *s;
-    struct batch *batch;
+    struct store_batch *batch;
     struct store_block *block;
     int rc;
     struct err err;
@@ -31,7 +32,7 @@ struct write_op {
 
 static void finish_batch(void *arg)
 {
-    struct batch *p = arg;
+    struct store_batch *p = arg;
     if (p->done)
         p->done(p->arg, p->stored);
     free(p);
@@ -54,58 +55,55 @@ static void note_write(struct store *s, int rc, const struct err *e)
                   (unsigned long long)s->writing.n, NULL);
 }
 
-static void on_written(struct store_op *op)
+static bool on_written(struct store_op *op)
 {
     struct write_op *w = LIST_ENTRY(op, struct write_op, op);
-    struct batch *p = w->batch;
+    struct store_batch *p = w->batch;
     note_write(w->s, w->rc, &w->err);
     w->s->unwritten_bytes -= store_block_bytes(&w->block->head);
-    p->stored += w->rc == 0;
+    if (p)
+        p->stored += w->rc == 0;
     store_block_put(w->block);
     free(w);
-    if (--p->left == 0)
+    if (p && --p->left == 0)
         finish_batch(p);
+    return true;
 }
 
-static struct store_name name_of(const struct store_block *b)
+bool store_put_slow(struct store *s, struct store_block *b, struct store_batch *batch)
 {
-    return (struct store_name){b->head.fingerprint, b->head.hash};
-}
-
-static void start_write(struct store *s, struct store_block *b, struct batch *p)
-{
+    const uint64_t bytes = store_block_bytes(&b->head);
+    if (s->unwritten_bytes + bytes > MAX_UNWRITTEN_BYTES) {
+        s->count.write_errors++;
+        return false;
+    }
     struct write_op *w = mem_zalloc(sizeof *w);
-    w->op.name = name_of(b);
+    w->op.name = store_name_of(b);
     w->op.run = run_write;
     w->op.done = on_written;
     w->s = s;
-    w->batch = p;
+    w->batch = batch;
     w->block = store_block_get(b);
-    s->unwritten_bytes += store_block_bytes(&b->head);
-    p->left++;
+    s->unwritten_bytes += bytes;
     store_lane_enter(&s->lanes, &w->op);
-}
-
-static bool too_much_unwritten(const struct store *s, const struct store_block *b)
-{
-    return s->unwritten_bytes + store_block_bytes(&b->head) > MAX_UNWRITTEN_BYTES;
+    return true;
 }
 
 void store_put(struct store *s, struct store_block *const *blocks, size_t n,
                store_put_cb done, void *arg)
 {
-    struct batch *p = mem_zalloc(sizeof *p);
-    *p = (struct batch){.s = s, .done = done, .arg = arg};
+    struct store_batch *p = mem_zalloc(sizeof *p);
+    *p = (struct store_batch){.s = s, .done = done, .arg = arg};
     s->count.puts += n;
     for (size_t i = 0; i < n; i++) {
         const int rc = s->ram->ops->put(s->ram, blocks[i], NULL);
         store_claim(s, blocks[i]->head.fingerprint);
         if (!s->slow)
             p->stored += rc == 0;
-        else if (too_much_unwritten(s, blocks[i]))
-            s->count.write_errors++;
-        else
-            start_write(s, blocks[i], p);
+        else if (store_put_slow(s, blocks[i], p))
+            p->left++;
+        if (s->redis)
+            store_redis_put(s->redis, blocks[i]);
     }
     if (p->left == 0)
         store_defer(s, finish_batch, p);
