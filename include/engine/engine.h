@@ -203,6 +203,9 @@ struct job {
     struct loop_timer deadline;
     void *engine;  /* the driver while it waits, its slot afterwards */
     void *restore; /* the restore that runs for it */
+    struct cache_discovery *discovery; /* others are being asked about its prompt */
+    bool asked;                        /* they were, or are */
+    bool provisional;                  /* in the queue until they have answered */
     uint64_t since_us;
     int wants_slot; /* pinned by the client; -1: any */
     bool wants_all; /* several answers: every slot */

@@ -138,6 +138,8 @@ void replica_admit(struct replica *r, struct job *job)
     job->plan.slot = -1;
     job->sent = false;
     job->engine = NULL;
+    job->discovery = NULL;
+    job->asked = false;
     list_init(&job->link);
     r->in_flight++;
     r->driver->admit(r->state, job);

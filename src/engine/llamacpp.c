@@ -28,6 +28,7 @@
 
 static void fail_job(struct llama *l, struct job *job, int status, const char *why)
 {
+    llama_discover_left(l, job);
     list_del(&job->link);
     l->r->queued--;
     l->r->in_flight--;
@@ -59,6 +60,27 @@ static void wish_slot(const struct llama *l, struct job *job)
         job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
 }
 
+/* While others are asked about it, it does not wait for a slot: whether there is room in
+ * the queue is seen afterwards. */
+static bool may_wait(struct llama *l, struct job *job)
+{
+    job->provisional = job->discovery != NULL;
+    if (!job->provisional && l->r->queued - l->discovering > l->r->o.queue_max) {
+        fail_job(l, job, 503, "too many requests wait for this engine");
+        return false;
+    }
+    job->plan.behind_others = !job->provisional && !llama_only_save_ahead(l, job);
+    return true;
+}
+
+void llama_discovered(struct llama *l, struct job *job)
+{
+    const bool provisional = job->provisional;
+    llama_pump(l);
+    if (provisional && !job->sent && !list_empty(&job->link))
+        may_wait(l, job);
+}
+
 static void admit(void *state, struct job *job)
 {
     struct llama *l = state;
@@ -76,14 +98,8 @@ static void admit(void *state, struct job *job)
     timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
     timer_start(&job->deadline, l->r->o.queue_ms);
     llama_pump(l);
-    if (job->sent || list_empty(&job->link))
-        return;
-    if (l->r->queued > l->r->o.queue_max) {
-        fail_job(l, job, 503, "too many requests wait for this engine");
-        return;
-    }
-    job->plan.behind_others = !llama_only_save_ahead(l, job);
-    job->on_phase(job, JOB_QUEUED);
+    if (!job->sent && !list_empty(&job->link) && may_wait(l, job))
+        job->on_phase(job, JOB_QUEUED);
 }
 
 /* Everything that waits goes to the engine as it is: it is down, or of another kind. */
@@ -91,6 +107,7 @@ void llama_release_queue(struct llama *l)
 {
     while (!list_empty(&l->queue)) {
         struct job *job = LIST_ENTRY(l->queue.next, struct job, link);
+        llama_discover_left(l, job);
         list_del(&job->link);
         l->r->queued--;
         timer_fini(&job->deadline);
@@ -188,6 +205,7 @@ static void leave(void *state, struct job *job)
     if (job->sent) {
         end_broken(l, job);
     } else if (!list_empty(&job->link)) {
+        llama_discover_left(l, job);
         list_del(&job->link);
         l->r->queued--;
     } else {

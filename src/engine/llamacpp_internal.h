@@ -7,6 +7,7 @@
  *
  *     llamacpp.c          jobs come and go
  *     llamacpp_place.c    which slot, and what is put back
+ *     llamacpp_discover.c what do other gateways know of a prompt?
  *     llamacpp_slots.c    what the engine says of its slots
  *     llamacpp_probe.c    who is it, can it restore?
  *     llamacpp_look.c     its files, for the probe
@@ -132,6 +133,7 @@ struct llama {
     size_t n_slots;
     uint32_t n_ctx; /* of one slot */
     struct list queue;
+    unsigned discovering;  /* jobs in it that wait for what others know */
     struct job *exclusive; /* a job with several answers has all slots */
     struct binding binding;
     bool suspect, suspect_asked; /* a connection was lost; GET /slots was sent since */
@@ -182,8 +184,13 @@ void lesson_free(struct lesson *ls);
 struct lesson *lesson_new(struct llama *l, const struct job *job);
 uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
 
+/* llamacpp_discover.c: asks once for each job. True while the answer is awaited. */
+bool llama_discovering(struct llama *l, struct job *job);
+void llama_discover_left(struct llama *l, struct job *job);
+
 /* llamacpp.c */
 void llama_learn_text(struct llama *l, const struct lesson *ls);
+void llama_discovered(struct llama *l, struct job *job); /* it may be placed now */
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls);
 void llama_make_zombie(struct llama *l, struct llama_slot *s);
 void llama_unbind(struct llama *l);

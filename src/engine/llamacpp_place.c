@@ -436,8 +436,9 @@ static bool place(struct llama *l, struct job *job)
 }
 
 /*
- * One pass over the queue, first in first out. A job that waits for one certain slot
- * lets others pass; one that needs all slots does not, or it would wait for ever.
+ * One pass over the queue, first in first out. A job that waits for one certain slot, or
+ * for what other gateways know of it, lets others pass; one that needs all slots does
+ * not, or it would wait for ever.
  *
  * Nothing is placed beside a save. The engine would not begin it sooner, all of its slots
  * stand still; but the slot that has its prefix would be out of the choice, and the next
@@ -451,6 +452,8 @@ static bool pump_once(struct llama *l)
         return false;
     LIST_EACH_SAFE (it, next, &l->queue) {
         struct job *job = LIST_ENTRY(it, struct job, link);
+        if (llama_discovering(l, job))
+            continue;
         if (job->wants_all) {
             if (slots_that_are(l, SLOT_IDLE) < l->n_slots)
                 return false;

@@ -179,6 +179,7 @@ static void hand_over(struct llama *l)
     list_init(&waiting);
     while (!list_empty(&l->queue)) {
         struct list *it = l->queue.next;
+        llama_discover_left(l, LIST_ENTRY(it, struct job, link));
         list_del(it);
         list_push_back(&waiting, it);
         r->queued--;
