@@ -53,6 +53,15 @@ struct options {
     uint64_t store_ram_bytes;
     bool store_save;
     uint64_t store_max_stall_ms;
+    char *store_key_file;
+    char *store_redis_url; /* "": none */
+    char *store_redis_user;
+    char *store_redis_password_file;
+    char *store_redis_prefix;
+    uint64_t store_redis_ttl_ms;
+    uint64_t store_redis_timeout_ms;
+    uint64_t store_redis_max_waiting;
+
     uint64_t measure_holdout; /* hundredths of a percent */
 
     uint64_t limits_head_bytes;

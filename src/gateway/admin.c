@@ -74,12 +74,33 @@ static json_t *index_json(struct cache *c)
     return integers(names, v, sizeof(v) / sizeof(v[0]));
 }
 
+static json_t *redis_json(struct cache *c)
+{
+    static const char *const names[] = {
+        "puts",   "put_bytes",     "gets",        "get_bytes", "missing", "skipped",
+        "values", "waiting_bytes", "discoveries", "found",     "blocks",  "late"};
+    struct store_redis_stats s;
+    struct cache_share_stats d;
+    store_redis_stats(cache_store(c), &s);
+    cache_share_stats(c, &d);
+    const uint64_t v[] = {s.puts,    s.put_bytes, s.gets,   s.get_bytes,
+                          s.missing, s.skipped,   s.values, s.waiting_bytes,
+                          d.asked,   d.found,     d.blocks, d.late};
+    json_t *o = integers(names, v, sizeof(v) / sizeof(v[0])), *errors = json_object();
+    for (size_t i = 0; i < STORE_REDIS_ERROR_KINDS; i++)
+        json_object_set_new(errors, store_redis_error_name((enum store_redis_error)i),
+                            json_integer((json_int_t)s.errors[i]));
+    json_object_set_new(o, "state", json_string(store_redis_state_name(s.state)));
+    json_object_set_new(o, "errors", errors);
+    return o;
+}
+
 static json_t *store_json(struct cache *c)
 {
     static const char *const names[] = {
         "blocks",     "bytes",   "ram_blocks", "ram_bytes",    "disk_blocks",
         "disk_bytes", "damaged", "missing",    "write_errors", "read_errors",
-        "orphans",    "evicted", "ram_hits",   "disk_hits"};
+        "orphans",    "evicted", "ram_hits",   "disk_hits",    "redis_hits"};
     struct store_stats s;
     struct tree_stats t;
     store_stats(cache_store(c), &s);
@@ -87,8 +108,10 @@ static json_t *store_json(struct cache *c)
     const uint64_t v[] = {t.blocks,       t.bytes,       s.ram_blocks, s.ram_bytes,
                           s.disk_blocks,  s.disk_bytes,  s.damaged,    s.missing,
                           s.write_errors, s.read_errors, s.orphans,    t.evicted,
-                          s.ram_hits,     s.disk_hits};
-    return integers(names, v, sizeof(v) / sizeof(v[0]));
+                          s.ram_hits,     s.disk_hits,   s.redis_hits};
+    json_t *o = integers(names, v, sizeof(v) / sizeof(v[0]));
+    json_object_set_new(o, "redis", redis_json(c));
+    return o;
 }
 
 static json_t *stats_page(const struct admin_world *w)

@@ -61,36 +61,63 @@ static void on_admin_request(void *arg, struct front_request *rq)
 
 /* ---- start ------------------------------------------------------------------------- */
 
-static int open_cache(struct gateway *g, struct err *e)
+/* The first line of a file; "" where none is configured. */
+static int read_secret(const char *what, const char *path, char *out, size_t size,
+                       struct err *e)
 {
-    const struct options *o = g->o;
-    const struct cache_options co = {.block_tokens = (uint32_t)o->block_tokens,
-                                     .max_blocks = o->tree_max_blocks,
-                                     .max_bytes = *o->store_dir ? o->store_max_bytes
-                                                                : o->store_ram_bytes,
-                                     .index_bytes = o->index_max_bytes,
-                                     .store = {.dir = *o->store_dir ? o->store_dir : NULL,
-                                               .ram_bytes = o->store_ram_bytes}};
-    g->cache = cache_open(&co, g->workers, e);
-    return g->cache ? 0 : e->code;
-}
-
-/* "Authorization: Bearer KEY" from the first line of a file; "" where there is none. */
-static int read_key(const char *path, char *out, size_t size, struct err *e)
-{
-    char line[512];
     *out = '\0';
     if (!*path)
         return 0;
     FILE *f = fopen(path, "re");
     if (!f)
-        return err_errno(e, "reading the API key file %s", path);
-    if (!fgets(line, sizeof(line), f))
-        line[0] = '\0';
+        return err_errno(e, "reading the %s file %s", what, path);
+    if (!fgets(out, (int)size, f))
+        *out = '\0';
     fclose(f);
-    line[strcspn(line, "\r\n")] = '\0';
-    snprintf(out, size, "Authorization: Bearer %s\r\n", line);
-    return *line ? 0 : err_set(e, ERR_INVALID, "the API key file %s is empty", path);
+    out[strcspn(out, "\r\n")] = '\0';
+    return *out ? 0 : err_set(e, ERR_INVALID, "the %s file %s is empty", what, path);
+}
+
+static int open_cache(struct gateway *g, struct err *e)
+{
+    const struct options *o = g->o;
+    char password[512], where[256] = "";
+    unsigned db = 0;
+    if (read_secret("Redis password", o->store_redis_password_file, password,
+                    sizeof(password), e) != 0)
+        return e->code;
+    if (*o->store_redis_url && store_redis_url(o->store_redis_url, where, &db, e) != 0)
+        return e->code;
+    const struct store_redis_options redis = {.loop = g->loop,
+                                              .where = *where ? where : NULL,
+                                              .db = db,
+                                              .user = o->store_redis_user,
+                                              .password = password,
+                                              .prefix = o->store_redis_prefix,
+                                              .ttl_ms = o->store_redis_ttl_ms,
+                                              .timeout_ms = o->store_redis_timeout_ms,
+                                              .max_waiting_bytes =
+                                                  o->store_redis_max_waiting};
+    const struct cache_options co = {
+        .block_tokens = (uint32_t)o->block_tokens,
+        .max_blocks = o->tree_max_blocks,
+        .max_bytes = *o->store_dir ? o->store_max_bytes : o->store_ram_bytes,
+        .index_bytes = o->index_max_bytes,
+        .store = {.dir = *o->store_dir ? o->store_dir : NULL,
+                  .key_file = *o->store_key_file ? o->store_key_file : NULL,
+                  .ram_bytes = o->store_ram_bytes,
+                  .redis = redis}};
+    g->cache = cache_open(&co, g->workers, e);
+    return g->cache ? 0 : e->code;
+}
+
+/* "Authorization: Bearer KEY"; "" where there is none. */
+static int read_key(const char *path, char *out, size_t size, struct err *e)
+{
+    char key[512];
+    const int rc = read_secret("API key", path, key, sizeof(key), e);
+    snprintf(out, size, *key ? "Authorization: Bearer %s\r\n" : "%s", key);
+    return rc;
 }
 
 static int open_replica(struct gateway *g, size_t i, struct err *e)
@@ -190,7 +217,7 @@ static void on_quiet(void *arg)
     unsigned busy = 0;
     for (size_t i = 0; i < g->o->n_upstreams; i++)
         busy += replica_busy(g->targets[i].replica);
-    if (busy)
+    if (busy || store_busy(cache_store(g->cache)))
         timer_start(&g->quiet, QUIET_MS);
     else
         loop_stop(g->loop);
@@ -236,6 +263,8 @@ static void take_down(struct gateway *g)
         _Exit(0);
     for (size_t i = 0; g->targets && i < g->o->n_upstreams; i++)
         replica_free(g->targets[i].replica);
+    if (g->cache)
+        cache_part(g->cache);
     workers_free(g->workers);
     cache_close(g->cache);
     timer_fini(&g->quiet);

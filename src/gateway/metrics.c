@@ -323,6 +323,40 @@ static void put_cache(struct cache *c, struct buf *out)
             "Reads of blocks that failed and may work again.", s.read_errors);
 }
 
+static void put_redis(struct cache *c, struct buf *out)
+{
+    struct store_redis_stats s;
+    struct cache_share_stats d;
+    store_redis_stats(cache_store(c), &s);
+    cache_share_stats(c, &d);
+    put_one(out, "incipit_redis_state", "gauge", "0 off, 1 down, 2 read-only, 3 up.",
+            (uint64_t)s.state);
+    put_one(out, "incipit_redis_put_blocks_total", "counter", "Blocks written there.",
+            s.puts);
+    put_one(out, "incipit_redis_put_bytes_total", "counter", "Bytes of them.",
+            s.put_bytes);
+    put_one(out, "incipit_redis_got_blocks_total", "counter", "Blocks that came from it.",
+            s.gets);
+    put_one(out, "incipit_redis_got_bytes_total", "counter", "Bytes of them.",
+            s.get_bytes);
+    put_one(out, "incipit_redis_missing_total", "counter", "Blocks gone when asked for.",
+            s.missing);
+    put_one(out, "incipit_redis_skipped_total", "counter", "Blocks not written there.",
+            s.skipped);
+    put_one(out, "incipit_redis_waiting_bytes", "gauge", "On their way there.",
+            s.waiting_bytes);
+    put_one(out, "incipit_redis_discoveries_total", "counter",
+            "Prompts that others were asked about.", d.asked);
+    put_one(out, "incipit_redis_found_total", "counter",
+            "Of these, known deeper by another gateway.", d.found);
+    put_one(out, "incipit_redis_late_total", "counter",
+            "Of these, not answered within the timeout.", d.late);
+    put_head(out, "incipit_redis_errors_total", "counter", "Errors, by kind.");
+    for (size_t i = 0; i < STORE_REDIS_ERROR_KINDS; i++)
+        buf_printf(out, "incipit_redis_errors_total{kind=\"%s\"} %" PRIu64 "\n",
+                   store_redis_error_name((enum store_redis_error)i), s.errors[i]);
+}
+
 static void put_front(const struct front *f, struct buf *out)
 {
     struct front_stats s;
@@ -365,6 +399,7 @@ void metrics_write(const struct admin_world *w, struct buf *out)
     put_measured(rw, out);
     put_replicas(rw, out);
     put_cache(rw->cache, out);
+    put_redis(rw->cache, out);
     put_front(w->front, out);
     put_head(out, "incipit_requests_in_state", "gauge", "Requests under way, by state.");
     for (size_t i = 0; i < REQUEST_STATE_COUNT; i++)

@@ -65,6 +65,24 @@ static const struct options_row rows[] = {
      "Whether new blocks are saved; off restores what is there and adds nothing."},
     {"store.max_stall", TIME, AT(store_max_stall_ms), "250ms", 1, HOUR / 60, NULL,
      "Longest save that may make a request wait; longer ones need as long a quiet."},
+    {"store.key_file", TEXT, AT(store_key_file), "", 0, 1024, NULL,
+     "File of the secret key that gateways which share blocks have in common, made where "
+     "there is none; empty: the one in store.dir."},
+    {"store.redis.url", REDIS, AT(store_redis_url), "", 0, 250, NULL,
+     "Redis or Valkey that several gateways share: redis://HOST:PORT[/DB] or unix:/path; "
+     "empty for none."},
+    {"store.redis.user", TEXT, AT(store_redis_user), "", 0, 128, NULL,
+     "Name of the user there; empty for the default one."},
+    {"store.redis.password_file", TEXT, AT(store_redis_password_file), "", 0, 1024, NULL,
+     "File with the password of that user, its first line; empty for none."},
+    {"store.redis.prefix", NAME, AT(store_redis_prefix), "incipit", 1, 64, NULL,
+     "What all keys there begin with."},
+    {"store.redis.ttl", TIME, AT(store_redis_ttl_ms), "0", 0, 52 * WEEK, NULL,
+     "How long a value lives there behind its last use; 0 for ever."},
+    {"store.redis.timeout", TIME, AT(store_redis_timeout_ms), "250ms", 10, 60 * SECOND,
+     NULL, "For an answer from there, and again for each 4 MiB that it moves."},
+    {"store.redis.max_waiting", BYTES, AT(store_redis_max_waiting), "512MiB", MIB, TIB,
+     NULL, "Bytes of blocks on their way there; more are skipped."},
     {"measure.holdout", PERCENT, AT(measure_holdout), "0%", 0, 5000, NULL,
      "Share of the requests that the cache could help that run cold, to measure it."},
     {"limits.head_bytes", BYTES, AT(limits_head_bytes), "32KiB", KIB, MIB, NULL,
@@ -290,6 +308,10 @@ int options_check(const struct options *o, struct err *e)
                 return err_set(e, ERR_INVALID, "upstreams.url: \"%.100s\" is there twice",
                                o->upstreams[i].url);
         }
+    if (*o->store_redis_url && !*o->store_dir && !*o->store_key_file)
+        return err_set(e, ERR_INVALID,
+                       "store.redis.url needs a key that outlives the gateway: set "
+                       "store.key_file (the same file for all that share) or store.dir");
     const char *port = strrchr(o->listen, ':');
     if (strcmp(o->listen, o->admin_listen) == 0 && port && strcmp(port, ":0") != 0)
         return err_set(e, ERR_INVALID, "listen and admin.listen are the same address: %s",
@@ -315,11 +337,25 @@ static void put_upstreams(const struct options *o, struct buf *b)
     }
 }
 
+/* Opens the maps of `key` that the key before it was not in, and indents. */
+static const char *put_maps(struct buf *b, const char *before, const char *key)
+{
+    int depth = 0;
+    for (const char *dot; (dot = strchr(key, '.')); key = dot + 1, depth++) {
+        const size_t len = (size_t)(dot - key) + 1;
+        const bool same = before && strncmp(before, key, len) == 0;
+        if (!same)
+            buf_printf(b, "%*s%.*s:\n", 2 * depth, "", (int)len - 1, key);
+        before = same ? before + len : NULL;
+    }
+    buf_printf(b, "%*s", 2 * depth, "");
+    return key;
+}
+
 void options_print(const struct options *o, FILE *out)
 {
     struct buf b = {0};
-    const char *group = "";
-    size_t group_len = 0;
+    const char *before = NULL;
     for (const struct options_row *r = rows; r < rows + N_ROWS; r++) {
         if (per_upstream(r))
             continue;
@@ -327,13 +363,8 @@ void options_print(const struct options *o, FILE *out)
             put_upstreams(o, &b);
             continue;
         }
-        const char *dot = strchr(r->key, '.');
-        const size_t len = dot ? (size_t)(dot - r->key) : 0;
-        if (len && (len != group_len || strncmp(group, r->key, len) != 0))
-            buf_printf(&b, "%.*s:\n", (int)len, r->key);
-        group = r->key;
-        group_len = len;
-        buf_printf(&b, "%s%s: ", len ? "  " : "", len ? dot + 1 : r->key);
+        buf_printf(&b, "%s: ", put_maps(&b, before, r->key));
+        before = r->key;
         options_kinds[r->kind].write(r, (const char *)o + r->offset, &b);
         buf_append_char(&b, '\n');
     }

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/units.h"
 #include "options_table.h"
+#include "store/store.h"
 
 /* ---- limits ------------------------------------------------------------------------ */
 
@@ -149,6 +150,16 @@ static int read_url(const struct options_row *r, const char *value, void *field,
     return read_text(r, value, field, e);
 }
 
+static int read_redis(const struct options_row *r, const char *value, void *field,
+                      struct err *e)
+{
+    char where[256];
+    unsigned db;
+    if (*value && store_redis_url(value, where, &db, e) != 0)
+        return err_wrap(e, "%s", r->key);
+    return read_text(r, value, field, e);
+}
+
 static int read_name(const struct options_row *r, const char *value, void *field,
                      struct err *e)
 {
@@ -260,6 +271,7 @@ const struct options_kind options_kinds[N_KINDS] = {
     [TEXT] = {"text", 0, read_text, write_text},
     [ADDRESS] = {"address", 0, read_address, write_text},
     [URL] = {"URL", 0, read_url, write_text},
+    [REDIS] = {"Redis URL", 0, read_redis, write_text},
     [NAME] = {"name", 0, read_name, write_text},
     [COUNT] = {"number", sizeof(uint64_t), read_number, write_number},
     [POWER] = {"power of two", sizeof(uint64_t), read_number, write_number},

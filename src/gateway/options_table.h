@@ -24,6 +24,7 @@ enum options_kind_id {
     TEXT,
     ADDRESS, /* of a listener */
     URL,     /* of an engine */
+    REDIS,   /* URL of a Redis server */
     NAME,
     COUNT,
     POWER,   /* of two */

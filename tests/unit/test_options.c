@@ -362,9 +362,11 @@ static char *beyond(const char *text, int by)
     static const struct {
         const char *unit, *small;
         uint64_t factor;
-    } units[] = {{"", "", 1},           {"ms", "ms", 1},       {"s", "ms", 1000},
-                 {"h", "ms", 3600000},  {"d", "ms", 86400000}, {"KiB", "", 1024},
-                 {"MiB", "", 1u << 20}, {"GiB", "", 1u << 30}, {"TiB", "", 1ull << 40}};
+    } units[] = {{"", "", 1},           {"ms", "ms", 1},
+                 {"s", "ms", 1000},     {"m", "ms", 60000},
+                 {"h", "ms", 3600000},  {"d", "ms", 86400000},
+                 {"KiB", "", 1024},     {"MiB", "", 1u << 20},
+                 {"GiB", "", 1u << 30}, {"TiB", "", 1ull << 40}};
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
         if (strcmp(end, units[i].unit) == 0)
             return mem_printf("%" PRIu64 "%s", n * units[i].factor + (uint64_t)by,

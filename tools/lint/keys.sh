@@ -18,9 +18,11 @@ sed -nE 's/^\| `([a-z_.]+)` \|.*/\1/p' $docs | sort >"$tmp/docs"
 awk '/^ *#?[a-z_]+:/ {
     depth = match($0, /[^ ]/) - 1
     key = $1; sub(/^#/, "", key); sub(/:.*/, "", key)
-    if (depth == 0) group = ""
-    if ($0 ~ /: *(#.*)?$/) { group = key "."; next }
-    print (depth ? group : "") key
+    while (n && indent[n] >= depth) n--
+    name = ""
+    for (i = 1; i <= n; i++) name = name group[i] "."
+    if ($0 ~ /: *(#.*)?$/) { n++; indent[n] = depth; group[n] = key; next }
+    print name key
 }' $conf | sort >"$tmp/conf"
 
 bad=0
