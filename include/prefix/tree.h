@@ -21,12 +21,21 @@
  * Nodes that are used together and have no branch between them are merged again, so the
  * number of nodes follows the live tree.
  *
+ * With protect_percent a block that was used again after it had come in is "hit". While
+ * hit blocks take no more than that share of the budgets, those that were never hit go
+ * first, and a new sequence gets no more room than the others leave it: prompts that come
+ * once cannot wash out what is asked for again. Beyond that share it is plain LRU. A
+ * small share is best: old hits must not keep out the chats that have just begun.
+ *
  * A short tail block (fewer than block_tokens tokens) ends a sequence; nothing can follow
  * it.
  *
- * Pure and single-threaded; no clock (order of calls is the time). Hash equality is
- * confirmed with token ids wherever both sides have them. Where they differ (a collision)
- * the match ends, and nothing of that sequence can be inserted from there on.
+ * Pure and single-threaded; no clock: order of calls is the order of use. What is to go
+ * after some time is stamped with the time that the owner told last (tree_now).
+ *
+ * Hash equality is confirmed with token ids wherever both sides have them. Where they
+ * differ (a collision) the match ends, and nothing of that sequence can be inserted from
+ * there on.
  */
 
 #include <stdbool.h>
@@ -38,6 +47,8 @@
 
 #define TREE_RUN_MAX 256
 #define TREE_HOLDERS 64 /* slots or replicas that can be told apart */
+#define TREE_ORDERS 32  /* orders of use for tree_expire() */
+#define TREE_ANY_OWNER UINT32_MAX
 
 struct tree;
 struct tree_node;
@@ -59,9 +70,10 @@ typedef void (*tree_evict_cb)(void *arg, const struct tree_block *b, bool evicte
 
 struct tree_options {
     uint32_t block_tokens;
-    uint64_t max_bytes;  /* Σ size_bytes; 0: no limit */
-    uint64_t max_blocks; /* 0: no limit */
-    bool keep_tokens;    /* false: token ids are not stored (traces, mirrors) */
+    uint64_t max_bytes;       /* Σ size_bytes; 0: no limit */
+    uint64_t max_blocks;      /* 0: no limit */
+    bool keep_tokens;         /* false: token ids are not stored (traces, mirrors) */
+    unsigned protect_percent; /* for blocks that were hit; 0: plain LRU */
     tree_evict_cb on_evict;
     void *arg;
 };
@@ -128,6 +140,9 @@ struct tree_sequence {
     const uint32_t *tokens; /* n × block_tokens + tail_tokens ids, or NULL */
     uint32_t tail_tokens;
     uint64_t token_bytes;
+    /* Where it begins at the root; otherwise as the blocks before it have them: */
+    uint32_t owner; /* for tree_drop_owner() */
+    unsigned order; /* for tree_expire(), below TREE_ORDERS */
 };
 size_t tree_insert(struct tree *t, const struct tree_sequence *s, struct tree_mark *m);
 
@@ -152,6 +167,27 @@ void tree_drop(struct tree *t, struct tree_mark *m);
  * ones excepted. Returns blocks evicted. */
 size_t tree_shrink(struct tree *t, uint64_t max_bytes, uint64_t max_blocks);
 
+/*
+ * The time from now on, in seconds of any clock. A use is never stamped earlier than the
+ * one before it in the same order: a clock that goes back makes blocks younger.
+ */
+void tree_now(struct tree *t, uint32_t seconds);
+
+/* Evicts blocks of one order that were last used at `until` or before, leaves first,
+ * pinned ones excepted, at most `max`. Returns how many; each costs O(1). */
+size_t tree_expire(struct tree *t, unsigned order, uint32_t until, size_t max);
+
+/* Drops at most `max` blocks of an owner, or of all, leaves first; pins do not keep them.
+ * Returns how many. */
+size_t tree_drop_owner(struct tree *t, uint32_t owner, size_t max);
+
+/* As tree_drop(), but at most `max` blocks, leaves first. The mark ends on what is left
+ * before them. Returns how many. */
+size_t tree_drop_some(struct tree *t, struct tree_mark *m, size_t max);
+
+/* Moves the mark up to the first block that leads nowhere but to it. */
+void tree_mark_branch(struct tree *t, struct tree_mark *m);
+
 /* Holders: holder `id` has the prefix up to the mark (and nothing else it had before). */
 void tree_hold(struct tree *t, unsigned id, const struct tree_mark *m);
 void tree_release(struct tree *t, unsigned id);
@@ -161,6 +197,8 @@ size_t tree_held(const struct tree *t, unsigned id, const struct tree_mark *m);
 struct tree_stats {
     uint64_t blocks, nodes, bytes, tokens;
     uint64_t inserted, evicted, dropped, collisions, splits, merges;
+    uint64_t expired;        /* of the evicted ones */
+    uint64_t hit_blocks;     /* that are protected, pinned ones not counted */
     uint64_t index_bytes;    /* memory of the tree itself, without token ids; both with */
     uint64_t token_id_bytes; /* what the allocator adds */
 };

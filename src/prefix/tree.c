@@ -41,13 +41,27 @@ struct tree *tree_new(const struct tree_options *o)
     assert(o->block_tokens > 0);
     struct tree *t = mem_zalloc(sizeof(*t));
     t->o = *o;
-    list_init(&t->lru);
+    for (unsigned i = 0; i < TREE_ORDERS; i++)
+        for (int hit = 0; hit < 2; hit++) {
+            struct tree_queue *q = &t->queues[i][hit];
+            list_init(&q->lru);
+            q->hand = &q->lru;
+        }
     list_init(&t->root.lru);
     list_init(&t->root.sibling);
     list_init(&t->root.children);
     list_init(&t->root.marks);
-    t->hand = &t->lru;
     return t;
+}
+
+static void free_queue(struct tree *t, struct tree_queue *q)
+{
+    while (!list_empty(&q->lru)) {
+        struct tree_node *n = TREE_LINK(q->lru.prev, lru);
+        tree_mark_fall(t, n, &t->root);
+        tree_lru_remove(t, n);
+        tree_node_free(t, n);
+    }
 }
 
 void tree_free(struct tree *t)
@@ -56,12 +70,9 @@ void tree_free(struct tree *t)
         return;
     for (unsigned id = 0; id < TREE_HOLDERS; id++)
         tree_release(t, id);
-    while (!list_empty(&t->lru)) {
-        struct tree_node *n = TREE_LINK(t->lru.prev, lru);
-        tree_mark_fall(t, n, &t->root);
-        tree_lru_remove(t, n);
-        tree_node_free(t, n);
-    }
+    for (unsigned i = 0; i < t->n_orders; i++)
+        for (int hit = 0; hit < 2; hit++)
+            free_queue(t, &t->queues[i][hit]);
     free(t->table.slots);
     free(t);
 }
@@ -274,8 +285,12 @@ static struct tree_node *append(struct tree *t, struct tree_node *n,
 {
     while (i < end) {
         bool grows = !tree_is_root(n) && list_empty(&n->children) && n->pins == 0 &&
-                     n->len < TREE_RUN_MAX;
+                     !n->hit && n->len < TREE_RUN_MAX;
         struct tree_node *at = grows ? n : tree_node_new(t, n);
+        if (tree_is_root(n)) {
+            at->owner = s->owner;
+            at->order = (uint8_t)s->order;
+        }
         size_t room = TREE_RUN_MAX - (size_t)at->len;
         size_t k = end - i < room ? end - i : room;
         tree_node_resize(t, at, (uint32_t)(at->len + k));
@@ -292,10 +307,14 @@ static struct tree_node *append(struct tree *t, struct tree_node *n,
 
 size_t tree_insert(struct tree *t, const struct tree_sequence *s, struct tree_mark *m)
 {
-    assert(s->tail_tokens < t->o.block_tokens);
+    assert(s->tail_tokens < t->o.block_tokens && s->order < TREE_ORDERS);
+    if (s->order >= t->n_orders)
+        t->n_orders = s->order + 1;
     struct place p = find(t, s);
     struct tree_node *end = cut_at(t, p.node, p.off);
     struct tree_load must_stay = touch(t, end), more = {0, 0};
+    if (tree_lru_protects(t))
+        must_stay = t->kept; /* the path is part of it */
     must_stay.blocks += t->pinned.blocks;
     must_stay.bytes += t->pinned.bytes;
     size_t n = p.collided ? 0 : how_many_fit(t, s, p.depth, must_stay, &more);
@@ -309,6 +328,53 @@ size_t tree_insert(struct tree *t, const struct tree_sequence *s, struct tree_ma
 }
 
 /* ---- going away -------------------------------------------------------------------- */
+
+void tree_now(struct tree *t, uint32_t seconds)
+{
+    t->now_s = seconds;
+}
+
+size_t tree_expire(struct tree *t, unsigned order, uint32_t until, size_t max)
+{
+    size_t gone = 0;
+    struct tree_node *n;
+    for (; gone < max && (n = tree_lru_oldest_of(t, order)) && n->used_s <= until; gone++)
+        tree_node_pop(t, n, true);
+    t->stats.expired += gone;
+    return gone;
+}
+
+/* Takes blocks behind the first `keep` of a run away, and all that follows them, leaves
+ * first and at most `max`. The node goes with its first block. */
+static size_t trim(struct tree *t, struct tree_node *n, uint32_t keep, size_t max)
+{
+    for (size_t gone = 0; gone < max; gone++) {
+        struct tree_node *leaf = n;
+        while (!list_empty(&leaf->children))
+            leaf = tree_first_child(leaf);
+        const bool last = leaf == n && n->len == keep + 1;
+        tree_node_pop(t, leaf, false);
+        if (last)
+            return gone + 1;
+    }
+    return max;
+}
+
+size_t tree_drop_some(struct tree *t, struct tree_mark *m, size_t max)
+{
+    return m->node ? trim(t, m->node, tree_mark_at(m) - 1, max) : 0;
+}
+
+size_t tree_drop_owner(struct tree *t, uint32_t owner, size_t max)
+{
+    size_t gone = 0;
+    LIST_EACH_SAFE (it, next, &t->root.children) {
+        struct tree_node *n = TREE_LINK(it, sibling);
+        if (gone < max && (owner == TREE_ANY_OWNER || n->owner == owner))
+            gone += trim(t, n, 0, max - gone);
+    }
+    return gone;
+}
 
 void tree_drop(struct tree *t, struct tree_mark *m)
 {
@@ -366,6 +432,7 @@ void tree_stats(const struct tree *t, struct tree_stats *out)
     *out = t->stats;
     out->blocks = t->all.blocks;
     out->bytes = t->all.bytes;
+    out->hit_blocks = t->kept.blocks;
     out->index_bytes = tree_chunk(sizeof(*t)) + t->run_bytes +
                        t->stats.nodes * tree_chunk(sizeof(struct tree_node)) +
                        tree_chunk(t->table.cap * sizeof(*t->table.slots));

@@ -2,8 +2,8 @@
 
 /*
  * All invariants of the tree, computed anew from its parts: sums from the runs, pins and
- * holders from the marks, order from the list. Every node is in the list of uses, so
- * nothing here recurses.
+ * holders from the marks, order from the queues. Every node is in a queue, so nothing
+ * here recurses.
  */
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* What the nodes add up to. */
 struct sums {
-    struct tree_load all, pinned;
+    struct tree_load all, pinned, kept;
     uint64_t nodes, children, tokens, run_bytes, token_id_bytes;
 };
 
@@ -59,6 +59,8 @@ static const char *check_run(const struct tree *t, const struct tree_node *n,
     s->all.bytes += bytes;
     s->pinned.blocks += n->pins ? n->len : 0;
     s->pinned.bytes += n->pins ? bytes : 0;
+    s->kept.blocks += n->hit && !n->pins ? n->len : 0;
+    s->kept.bytes += n->hit && !n->pins ? bytes : 0;
     return NULL;
 }
 
@@ -73,6 +75,9 @@ static const char *check_children(const struct tree_node *n, struct sums *s,
                 "a parent is older than its child");
         REQUIRE(!before || child->stamp < before->stamp,
                 "children are not in order of use");
+        REQUIRE(tree_is_root(n) || n->hit || !child->hit, "a hit node was not reached");
+        REQUIRE(tree_is_root(n) || (child->order == n->order && child->owner == n->owner),
+                "a child has another order or owner");
         before = child;
         *pinned_children += child->pins > 0;
         s->children++;
@@ -126,14 +131,17 @@ static const char *check_node(const struct tree *t, const struct tree_node *n,
     return NULL;
 }
 
-/* The list of uses, old to new; pinned nodes only until the hand comes. */
-static const char *check_order(const struct tree *t)
+/* A queue, old to new; pinned nodes only until the hand comes. */
+static const char *check_queue(const struct tree *t, unsigned order, bool hit)
 {
+    const struct tree_queue *q = &t->queues[order][hit];
     const struct tree_node *before = NULL;
-    bool behind_hand = true, hand_seen = t->hand == &t->lru;
-    for (struct list *it = t->lru.prev; it != &t->lru; it = it->prev) {
+    bool behind_hand = true, hand_seen = q->hand == &q->lru;
+    for (struct list *it = q->lru.prev; it != &q->lru; it = it->prev) {
         const struct tree_node *n = TREE_LINK(it, lru);
-        if (it == t->hand) {
+        REQUIRE(n->order == order && n->hit == hit, "a node is in another's queue");
+        REQUIRE(!before || n->used_s >= before->used_s, "times descend");
+        if (it == q->hand) {
             behind_hand = false;
             hand_seen = true;
         }
@@ -160,6 +168,8 @@ static const char *check_sums(const struct tree *t, const struct sums *s)
             "pinned blocks do not add up");
     REQUIRE(s->all.blocks <= max_blocks && s->all.bytes <= max_bytes,
             "a budget is exceeded");
+    REQUIRE(s->kept.blocks == t->kept.blocks && s->kept.bytes == t->kept.bytes,
+            "blocks that were hit do not add up");
     REQUIRE(s->tokens == t->stats.tokens, "tokens do not add up");
     REQUIRE(s->run_bytes == t->run_bytes && s->token_id_bytes == t->stats.token_id_bytes,
             "memory does not add up");
@@ -171,9 +181,11 @@ static const char *check(const struct tree *t)
     struct sums s = {0};
     uint32_t pinned = 0;
     const char *wrong = check_children(&t->root, &s, &pinned);
-    wrong = wrong ? wrong : check_order(t);
-    LIST_EACH (it, &t->lru)
-        wrong = wrong ? wrong : check_node(t, TREE_LINK(it, lru), &s);
+    for (unsigned i = 0; i < 2 * TREE_ORDERS; i++) {
+        wrong = wrong ? wrong : check_queue(t, i / 2, i % 2);
+        LIST_EACH (it, &t->queues[i / 2][i % 2].lru)
+            wrong = wrong ? wrong : check_node(t, TREE_LINK(it, lru), &s);
+    }
     REQUIRE(!wrong, wrong);
     REQUIRE(list_empty(&t->root.marks) && t->root.len == 0,
             "the root has something of its own");

@@ -28,8 +28,18 @@ struct tree_node {
     uint64_t bytes;   /* Σ size_bytes of the run */
     uint32_t depth;   /* blocks before the run */
     uint32_t pins; /* pinned marks here, all at the end of the run, and pinned children */
+    uint32_t owner;
+    uint32_t used_s; /* when that use was */
     uint16_t len, cap;
+    uint8_t order;
+    bool hit;   /* used again since it came in */
     bool loose; /* was trimmed: marks may stand behind the end, which means at the end */
+};
+
+/* The nodes of one order that were hit, or those that were not. */
+struct tree_queue {
+    struct list lru;   /* most recently used first */
+    struct list *hand; /* every node older than this one is pinned */
 };
 
 struct tree_slot {
@@ -51,11 +61,13 @@ struct tree {
     struct tree_options o;
     struct tree_node root; /* no blocks, never pinned out, in no list */
     struct tree_table table;
-    struct list lru;   /* all other nodes, most recently used first */
-    struct list *hand; /* every node older than this one is pinned */
-    uint64_t clock;    /* number of the current use */
+    struct tree_queue queues[TREE_ORDERS][2]; /* all other nodes; [1]: hit */
+    unsigned n_orders;                        /* ever used */
+    uint64_t clock;                           /* number of the current use */
+    uint32_t now_s;
     struct tree_load all, pinned;
-    uint64_t run_bytes; /* memory of the runs, with the allocator's part */
+    struct tree_load kept; /* hit and not pinned */
+    uint64_t run_bytes;    /* memory of the runs, with the allocator's part */
     struct tree_mark tips[TREE_HOLDERS];
     struct tree_stats stats; /* counters; what is derived is filled in when asked for */
 };
@@ -104,13 +116,18 @@ void tree_table_replace(struct tree_table *tt, const struct tree_node *was,
 
 /* Behind its parent, which was just used, or newest of all below the root. */
 void tree_lru_add(struct tree *t, struct tree_node *n);
+struct tree_queue *tree_queue_of(struct tree *t, const struct tree_node *n);
 /* Just newer than `n`: the upper part of a split. */
 void tree_lru_add_above(struct tree_node *upper, struct tree_node *n);
 void tree_lru_remove(struct tree *t, struct tree_node *n);
-/* The node becomes the newest, and the first child of its parent. */
+/* The node becomes the newest, and the first child of its parent. It was hit. */
 void tree_lru_touch(struct tree *t, struct tree_node *n);
-/* The least recently used node without a pin, always a leaf; NULL where all is pinned. */
+/* The node that goes next, always a leaf; NULL where all is pinned. */
 struct tree_node *tree_lru_oldest(struct tree *t);
+/* The same within one order, whatever is protected. */
+struct tree_node *tree_lru_oldest_of(struct tree *t, unsigned order);
+/* What was hit is within its share of the budgets. */
+bool tree_lru_protects(const struct tree *t);
 
 /* One pin more, or less, at the end of the node's run. */
 void tree_lru_pin(struct tree *t, struct tree_node *n);

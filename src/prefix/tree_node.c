@@ -27,6 +27,8 @@ struct tree_node *tree_node_new(struct tree *t, struct tree_node *parent)
     n->parent = parent;
     n->depth = parent->depth + parent->len;
     n->stamp = t->clock;
+    n->owner = parent->owner;
+    n->order = parent->order;
     list_init(&n->lru);
     list_init(&n->sibling);
     list_init(&n->children);
@@ -74,15 +76,16 @@ static void count(struct tree *t, const struct tree_node *n, const struct tree_b
     t->stats.tokens += s * b->n_tokens;
     if (b->tokens)
         t->stats.token_id_bytes += s * tree_chunk(b->n_tokens * sizeof(*b->tokens));
-    if (n->pins > 0) {
-        t->pinned.blocks += s;
-        t->pinned.bytes += s * b->size_bytes;
+    struct tree_load *part = n->pins > 0 ? &t->pinned : n->hit ? &t->kept : NULL;
+    if (part) {
+        part->blocks += s;
+        part->bytes += s * b->size_bytes;
     }
 }
 
 void tree_node_push(struct tree *t, struct tree_node *n, const struct tree_block *b)
 {
-    assert(n->len < n->cap && n->pins == 0 && list_empty(&n->children));
+    assert(n->len < n->cap && n->pins == 0 && !n->hit && list_empty(&n->children));
     tree_mark_settle(n);
     n->run[n->len++] = *b;
     n->bytes += b->size_bytes;
@@ -146,6 +149,10 @@ struct tree_node *tree_node_split(struct tree *t, struct tree_node *n, uint32_t 
     memcpy(upper->run, n->run, off * sizeof(*n->run));
     upper->len = (uint16_t)off;
     upper->stamp = n->stamp;
+    upper->used_s = n->used_s;
+    upper->owner = n->owner;
+    upper->order = n->order;
+    upper->hit = n->hit;
     upper->pins = n->pins > 0;
     move_bytes(n, upper, off);
     tree_table_replace(&t->table, n, upper);
@@ -169,7 +176,7 @@ struct tree_node *tree_node_split(struct tree *t, struct tree_node *n, uint32_t 
 static bool mergeable(const struct tree_node *upper, const struct tree_node *n)
 {
     return !tree_is_root(upper) && tree_only_child(n) && upper->pins == 0 &&
-           upper->len + n->len <= TREE_RUN_MAX;
+           upper->hit == n->hit && upper->len + n->len <= TREE_RUN_MAX;
 }
 
 bool tree_node_merge(struct tree *t, struct tree_node *n)

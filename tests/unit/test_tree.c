@@ -688,7 +688,7 @@ static void test_tree_memory_follows_the_live_tree(void **state)
     insert_unique(t, TAIL_BLOCKS); /* touches the system prompt */
     tree_shrink(t, UINT64_MAX, SYSTEM_BLOCKS);
     assert_in_range(stats(t).nodes, 1, 2);
-    assert_true(mallinfo2().uordblks - empty < 10000);
+    assert_in_range(mallinfo2().uordblks - empty, 0, 16000); /* and freed chunks */
     check(t);
     tree_free(t);
 }

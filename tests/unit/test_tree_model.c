@@ -20,6 +20,7 @@
 #define MARKS 24
 #define HOLDERS 5
 #define POOL 24
+#define ORDERS 3
 #define MAX_LEN 800
 #define LOG 8192
 
@@ -30,22 +31,27 @@ struct setup {
     unsigned max_len;  /* of a sequence, in blocks */
     unsigned alphabet; /* choices for the next block: few make much sharing */
     bool keep_tokens;
+    unsigned protect; /* percent */
 };
 
 static const struct setup setups[] = {
-    {"crowded", 40, 0, 4000, 12, 2, true},
-    {"roomy", 400, 0, 1500, 30, 3, true},
-    {"bytes", 0, 700, 3000, 20, 2, false},
-    {"both", 60, 120, 3000, 16, 2, true},
-    {"tiny", 3, 0, 2000, 8, 2, true},
-    {"long runs", 2000, 0, 500, MAX_LEN, 1, false}, /* longer than a node may be */
+    {"crowded", 40, 0, 4000, 12, 2, true, 0},
+    {"roomy", 400, 0, 1500, 30, 3, true, 0},
+    {"bytes", 0, 700, 3000, 20, 2, false, 0},
+    {"both", 60, 120, 3000, 16, 2, true, 0},
+    {"tiny", 3, 0, 2000, 8, 2, true, 0},
+    {"long runs", 2000, 0, 500, MAX_LEN, 1, false, 0}, /* longer than a node may be */
+    {"protected", 60, 120, 3000, 16, 2, true, 80},
+    {"long protected", 2000, 0, 500, MAX_LEN, 1, false, 50},
+    {"half", 40, 0, 4000, 12, 3, true, 50},
 };
 
 struct block {
-    bool alive, stays; /* stays: scratch, pinned or in use */
-    int parent;        /* -1: none */
+    bool alive, pinned, stays; /* pinned, stays (pinned or in use): scratch */
+    int parent;                /* -1: none */
     struct hash128 hash;
-    uint32_t n_tokens, state;
+    bool hit;
+    uint32_t n_tokens, state, owner, order, used;
     uint64_t size, stamp;
 };
 
@@ -70,6 +76,7 @@ struct bench {
     const struct setup *su;
     unsigned seed, step;
     uint64_t random, clock;
+    uint32_t now;
 
     struct tree *tree;
     struct tree_mark mark[MARKS];
@@ -146,7 +153,9 @@ static struct tree_sequence spell(struct bench *x, const struct seq *s)
                                   .n = s->n,
                                   .tokens = below(x, 4) ? x->tokens : NULL,
                                   .tail_tokens = s->tail,
-                                  .token_bytes = below(x, 4)};
+                                  .token_bytes = below(x, 4),
+                                  .owner = below(x, 3),
+                                  .order = below(x, ORDERS)};
 }
 
 /* ---- the model --------------------------------------------------------------------- */
@@ -167,6 +176,14 @@ static int newest_child(const struct bench *x, int parent)
             (best < 0 || x->b[i].stamp > x->b[best].stamp))
             best = i;
     return best;
+}
+
+static bool only_child(const struct bench *x, int i)
+{
+    for (int k = 0; k < x->top; k++)
+        if (k != i && x->b[k].alive && x->b[k].parent == x->b[i].parent)
+            return false;
+    return true;
 }
 
 static size_t depth_of(const struct bench *x, int i)
@@ -200,10 +217,31 @@ static size_t depth_shared(const struct bench *x, int a, int b)
     return depth_a;
 }
 
-static void use(struct bench *x, int i)
+static void hit(struct bench *x, int i)
 {
     for (; i >= 0; i = x->b[i].parent)
+        x->b[i].hit = x->su->protect > 0;
+}
+
+static void use(struct bench *x, int i)
+{
+    for (; i >= 0; i = x->b[i].parent) {
         x->b[i].stamp = ++x->clock;
+        x->b[i].used = x->now;
+    }
+}
+
+static bool protects(const struct bench *x)
+{
+    uint64_t blocks = 0, bytes = 0;
+    for (int i = 0; i < x->top; i++) {
+        const bool kept = x->b[i].alive && x->b[i].hit && !x->b[i].pinned;
+        blocks += kept;
+        bytes += kept ? x->b[i].size : 0;
+    }
+    return x->su->protect &&
+           (!x->su->max_blocks || blocks * 100 <= x->su->max_blocks * x->su->protect) &&
+           (!x->su->max_bytes || bytes * 100 <= x->su->max_bytes * x->su->protect);
 }
 
 static void fall(const struct bench *x, struct place *p, int i)
@@ -229,12 +267,37 @@ static void remove_block(struct bench *x, int i, bool evicted)
 static void find_what_stays(struct bench *x, int in_use)
 {
     for (int i = 0; i < x->top; i++)
-        x->b[i].stays = false;
+        x->b[i].stays = x->b[i].pinned = false;
     for (int i = in_use; i >= 0; i = x->b[i].parent)
         x->b[i].stays = true;
     for (int m = 0; m < MARKS; m++)
         for (int i = x->at[m].pinned ? x->at[m].block : -1; i >= 0; i = x->b[i].parent)
-            x->b[i].stays = true;
+            x->b[i].stays = x->b[i].pinned = true;
+}
+
+/* A new sequence takes nothing from what is protected. */
+static void keep_protected(struct bench *x)
+{
+    const bool protected = protects(x);
+    for (int i = 0; protected && i < x->top; i++)
+        x->b[i].stays |= x->b[i].alive && x->b[i].hit;
+}
+
+/* The block that goes next, of one order or of all (-1); -1: none may. */
+static int next_to_go(const struct bench *x, int order)
+{
+    int oldest[2] = {-1, -1};
+    for (int i = 0; i < x->top; i++) {
+        const struct block *b = &x->b[i];
+        int *best = &oldest[b->hit];
+        if (b->alive && !b->stays && (order < 0 || b->order == (uint32_t)order) &&
+            (*best < 0 || b->stamp < x->b[*best].stamp))
+            *best = i;
+    }
+    if (oldest[0] < 0 || oldest[1] < 0)
+        return oldest[oldest[0] < 0];
+    const bool hit_is_older = x->b[oldest[1]].stamp < x->b[oldest[0]].stamp;
+    return oldest[hit_is_older && (order >= 0 || !protects(x))];
 }
 
 static void add_up(const struct bench *x, bool only_what_stays, uint64_t *blocks,
@@ -254,14 +317,10 @@ static bool evict_until(struct bench *x, uint64_t max_blocks, uint64_t max_bytes
 {
     for (;;) {
         uint64_t blocks, bytes;
-        int oldest = -1;
         add_up(x, false, &blocks, &bytes);
         if (blocks <= max_blocks && bytes <= max_bytes)
             return true;
-        for (int i = 0; i < x->top; i++)
-            if (x->b[i].alive && !x->b[i].stays &&
-                (oldest < 0 || x->b[i].stamp < x->b[oldest].stamp))
-                oldest = i;
+        const int oldest = next_to_go(x, -1);
         if (oldest < 0)
             return false;
         remove_block(x, oldest, true);
@@ -292,6 +351,8 @@ static int add_block(struct bench *x, int parent, const struct tree_sequence *s,
                                 .parent = parent,
                                 .hash = s->chain[i],
                                 .n_tokens = n_tokens,
+                                .owner = parent < 0 ? s->owner : x->b[parent].owner,
+                                .order = parent < 0 ? s->order : x->b[parent].order,
                                 .size = n_tokens * s->token_bytes};
     return slot;
 }
@@ -303,7 +364,9 @@ static size_t model_insert(struct bench *x, const struct tree_sequence *s, int *
     uint64_t blocks, bytes, more = 0, more_bytes = 0;
     size_t known, total = s->n + (s->tail_tokens > 0);
     int at = model_match(x, s, total, &known);
+    hit(x, at);
     find_what_stays(x, at);
+    keep_protected(x);
     add_up(x, true, &blocks, &bytes);
     for (size_t i = known; i < total; i++) {
         uint64_t size = (i < s->n ? BLOCK_TOKENS : s->tail_tokens) * s->token_bytes;
@@ -364,10 +427,66 @@ static void op_match(struct bench *x, int m)
 static void op_touch(struct bench *x, int m)
 {
     tree_touch(x->tree, &x->mark[m]);
+    hit(x, x->at[m].block);
     use(x, x->at[m].block);
 }
 
 /* At most four pins, or budgets would never do anything. */
+static void op_time(struct bench *x, int m)
+{
+    (void)m;
+    x->now += below(x, 3);
+    tree_now(x->tree, x->now);
+}
+
+static void op_expire(struct bench *x, int m)
+{
+    const unsigned order = below(x, ORDERS);
+    const uint32_t age = below(x, 200), until = x->now > age ? x->now - age : 0;
+    const size_t most = below(x, 20);
+    size_t want = 0;
+    int next;
+    (void)m;
+    for (find_what_stays(x, -1); want < most && (next = next_to_go(x, (int)order)) >= 0 &&
+                                 x->b[next].used <= until;
+         want++)
+        remove_block(x, next, true);
+    const size_t got = tree_expire(x->tree, order, until, most);
+    REQUIRE(x, got == want, "%zu blocks expired, want %zu", got, want);
+}
+
+static void op_drop_owner(struct bench *x, int m)
+{
+    const uint32_t owner = below(x, 12); /* most times one that nobody is */
+    (void)m;
+    for (int i = 0; i < x->top; i++)
+        if (x->b[i].alive && x->b[i].parent < 0 && x->b[i].owner == owner)
+            model_drop(x, i);
+    while (tree_drop_owner(x->tree, owner, 1 + below(x, 9)))
+        ;
+}
+
+/* All of it, in portions. */
+static void op_drop_some(struct bench *x, int m)
+{
+    const size_t depth = depth_of(x, x->at[m].block);
+    if (below(x, 3) == 0)
+        return;
+    if (x->at[m].block >= 0)
+        model_drop(x, x->at[m].block);
+    while (depth && tree_mark_blocks(&x->mark[m]) == depth)
+        tree_drop_some(x->tree, &x->mark[m], 1 + below(x, 9));
+}
+
+static void op_branch(struct bench *x, int m)
+{
+    int at = x->at[m].block;
+    tree_mark_branch(x->tree, &x->mark[m]);
+    while (at >= 0 && x->b[at].parent >= 0 && only_child(x, at))
+        at = x->b[at].parent;
+    x->at[m].block = at;
+}
+
 static void op_pin(struct bench *x, int m)
 {
     int n = 0;
@@ -472,9 +591,10 @@ static const struct {
     void (*run)(struct bench *x, int m);
     unsigned weight;
 } ops[] = {
-    {op_insert, 40}, {op_match, 12}, {op_touch, 12},  {op_pin, 6}, {op_unpin, 5},
-    {op_drop, 2},    {op_shrink, 2}, {op_hold, 5},    {op_up, 5},  {op_down, 5},
-    {op_copy, 5},    {op_state, 4},  {op_release, 2},
+    {op_insert, 40}, {op_match, 12},    {op_touch, 12},     {op_pin, 6},  {op_unpin, 5},
+    {op_drop, 2},    {op_shrink, 2},    {op_hold, 5},       {op_up, 5},   {op_down, 5},
+    {op_copy, 5},    {op_state, 4},     {op_release, 2},    {op_time, 8}, {op_expire, 4},
+    {op_branch, 2},  {op_drop_some, 2}, {op_drop_owner, 1},
 };
 
 /* ---- comparing --------------------------------------------------------------------- */
@@ -561,6 +681,12 @@ static void compare(struct bench *x)
     REQUIRE(x, st.blocks == blocks && st.bytes == bytes && st.tokens == tokens,
             "%llu blocks, want %llu", (unsigned long long)st.blocks,
             (unsigned long long)blocks);
+    uint64_t n_hit = 0;
+    find_what_stays(x, -1);
+    for (int i = 0; i < x->top; i++)
+        n_hit += x->b[i].alive && x->b[i].hit && !x->b[i].pinned;
+    REQUIRE(x, st.hit_blocks == n_hit, "%llu blocks were hit, want %llu",
+            (unsigned long long)st.hit_blocks, (unsigned long long)n_hit);
     REQUIRE(x, st.inserted - st.evicted - st.dropped == blocks, "counters do not add up");
     compare_logs(x);
     for (int m = 0; m < MARKS; m++) {
@@ -602,6 +728,7 @@ static void run_model(const struct setup *su, unsigned seed)
                                               .max_bytes = su->max_bytes,
                                               .max_blocks = su->max_blocks,
                                               .keep_tokens = su->keep_tokens,
+                                              .protect_percent = su->protect,
                                               .on_evict = on_evict,
                                               .arg = x});
     for (int m = 0; m < MARKS; m++)

@@ -14,6 +14,7 @@
 #include "cmocka_all.h"
 
 #define BLOCK_TOKENS 512
+#define PROTECT 30      /* percent, as the cache has it */
 #define MAX_REQUEST 512 /* blocks; the longest of both traces has 374 */
 
 struct trace {
@@ -96,6 +97,34 @@ static void replay(const struct trace *tr, uint64_t capacity, char rate[16],
     tree_free(t);
 }
 
+/* The same, each request followed by one that nobody asks again, of the same length and
+ * with the same first block. Returns the hit rate of the trace's own requests. */
+static double replay_with_one_offs(const struct trace *tr, uint64_t capacity,
+                                   unsigned protect, bool one_offs)
+{
+    struct tree *t = tree_new(&(struct tree_options){.block_tokens = BLOCK_TOKENS,
+                                                     .max_blocks = capacity,
+                                                     .protect_percent = protect});
+    struct hash128 once[MAX_REQUEST];
+    uint64_t id = UINT64_C(1) << 40;
+    size_t hits = 0, at = 0;
+    for (size_t i = 0; i < tr->n_requests; at = tr->end[i++]) {
+        struct tree_sequence s = {.chain = tr->chain + at, .n = tr->end[i] - at};
+        hits += tree_match(t, s.chain, s.n, NULL, NULL);
+        tree_insert(t, &s, NULL);
+        for (size_t k = 0; k < s.n; k++)
+            once[k] = k ? hash_of(id++) : s.chain[0];
+        s.chain = once;
+        if (one_offs)
+            tree_insert(t, &s, NULL);
+    }
+    char why[128];
+    if (!tree_check(t, why, sizeof(why)))
+        fail_msg("capacity %llu: %s", (unsigned long long)capacity, why);
+    tree_free(t);
+    return (double)hits / (double)tr->n_blocks;
+}
+
 struct want {
     uint64_t capacity; /* 0: unlimited */
     const char *rate;
@@ -151,9 +180,34 @@ static void test_tree_synthetic_trace_hits_exactly(void **state)
     free_trace(&tr);
 }
 
+static void test_tree_one_offs_do_not_wash_out_what_is_asked_for_again(void **state)
+{
+    (void)state;
+    static const uint64_t capacities[] = {1000, 5859, 10000, 30000, 50000};
+    static const char *const names[] = {"mooncake_conversation.txt",
+                                        "mooncake_synthetic.txt"};
+    for (size_t n = 0; n < 2; n++) {
+        struct trace tr = read_trace(names[n]);
+        for (size_t i = 0; i < sizeof(capacities) / sizeof(capacities[0]); i++) {
+            double rate[2][2];
+            for (int protected = 0; protected < 2; protected ++)
+                for (int one_offs = 0; one_offs < 2; one_offs++)
+                    rate[protected][one_offs] = replay_with_one_offs(
+                        &tr, capacities[i], protected ? PROTECT : 0, one_offs);
+            print_message("%-26s %6llu blocks: %.4f plain, %.4f protected; with "
+                          "one-offs %.4f and %.4f\n",
+                          names[n], (unsigned long long)capacities[i], rate[0][0],
+                          rate[1][0], rate[0][1], rate[1][1]);
+            assert_true(rate[1][0] >= rate[0][0] && rate[1][1] >= rate[0][1]);
+        }
+        free_trace(&tr);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tree_one_offs_do_not_wash_out_what_is_asked_for_again),
         cmocka_unit_test(test_tree_conversation_trace_hits_exactly),
         cmocka_unit_test(test_tree_synthetic_trace_hits_exactly),
     };
