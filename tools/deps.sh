@@ -8,7 +8,8 @@ set -euo pipefail
 
 dir=${1:-build/llhttp}
 packages=(gcc clang make pkg-config binutils clang-format libc6-dev libevent-dev
-    libjansson-dev libxxhash-dev libyaml-dev libhiredis-dev libcmocka-dev python3 python3-venv)
+    libjansson-dev libxxhash-dev libyaml-dev libhiredis-dev nettle-dev libcmocka-dev
+    python3 python3-venv)
 
 say() { echo "deps: $*" >&2; }
 

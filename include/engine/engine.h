@@ -150,16 +150,17 @@ void replica_free(struct replica *r); /* no jobs are left */
 
 /* What the driver planned for a job, filled in before on_ready. */
 struct plan {
-    int slot;            /* where it runs; -1: the engine chooses */
-    bool splice_slot;    /* "id_slot" has to be put into the body */
-    bool drawn;          /* it takes part in the experiment … */
-    bool held_out;       /* … and runs cold: "cache_prompt":false has to be put in */
-    bool restored;       /* stored blocks were put back for it */
-    uint32_t available;  /* prompt tokens that an earlier prompt shared (estimate) */
-    uint32_t promised;   /* of these, what the slot will have: low estimate */
-    uint32_t held;       /* tokens that the slot holds at the start, 0 unknown */
-    uint32_t overlap;    /* other prefills that ran when it was sent */
-    bool behind_others;  /* it was queued for a slot, and not just until a save ended */
+    int slot;           /* where it runs; -1: the engine chooses */
+    bool splice_slot;   /* "id_slot" has to be put into the body */
+    bool fresh;         /* … and "cache_prompt":false: its slot holds somebody else's */
+    bool drawn;         /* it takes part in the experiment … */
+    bool held_out;      /* … and runs cold: "cache_prompt":false has to be put in */
+    bool restored;      /* stored blocks were put back for it */
+    uint32_t available; /* prompt tokens that an earlier prompt shared (estimate) */
+    uint32_t promised;  /* of these, what the slot will have: low estimate */
+    uint32_t held;      /* tokens that the slot holds at the start, 0 unknown */
+    uint32_t overlap;   /* other prefills that ran when it was sent */
+    bool behind_others; /* it was queued for a slot, and not just until a save ended */
     size_t known_pieces; /* leading pieces known at the time */
     const char *miss;    /* why not more: "first-sight", "evicted", … or NULL */
 };
@@ -180,7 +181,10 @@ struct job {
     bool generates;        /* it will occupy a slot; false: passes through */
     bool cacheable;        /* prompt readable and not barred */
     struct hash128 seed;   /* replica.seed when the pieces were made */
-    struct slice kv_root;  /* prompt_kv_root() of it; the body may be gone by done() */
+    struct slice kv_root;  /* tenant and prompt_kv_root() of it; the body may be gone by
+                              done() */
+    uint32_t tenant;       /* as cache_root() has it */
+    struct hash128 whose;  /* tenant and salts; none: nothing keeps it apart */
     struct pieces *pieces; /* of the prompt; at done(), of prompt and answer */
     size_t n_prompt_pieces;
     uint64_t text_bytes; /* of the prompt, estimate for sizes */

@@ -9,6 +9,13 @@
  */
 
 #include "engine/engine.h"
+#include "gateway/tenants.h"
+
+/* Who sends it, by the head of the request. */
+struct inspect_client {
+    const struct tenants *tenants;
+    const struct http_head *head;
+};
 
 struct inspected {
     struct prompt prompt;
@@ -21,10 +28,12 @@ struct inspected {
  * body that cannot be read the prompt says why. `body` must outlive `in`.
  */
 void inspect_body(struct inspected *in, struct job *job, const struct replica *r,
-                  enum prompt_api api, struct slice body);
+                  const struct inspect_client *who, enum prompt_api api,
+                  struct slice body);
 
 /* The same for one that nobody here can read; `why` is static text. */
-void inspect_unreadable(struct inspected *in, struct job *job, const char *why);
+void inspect_unreadable(struct inspected *in, struct job *job,
+                        const struct inspect_client *who, const char *why);
 
 /* The answer's pieces behind the prompt's: the next turn of a chat quotes it. */
 void inspect_answer(struct inspected *in, const struct prompt_answer *text);

@@ -22,6 +22,8 @@
 #include "base/slice.h"
 
 #define OPTIONS_MAX_UPSTREAMS 64
+#define OPTIONS_MAX_TENANTS 64
+#define OPTIONS_MAX_TTLS 8 /* different ones */
 #define OPTIONS_MAX_FILE ((size_t)1 << 20)
 
 enum options_driver {
@@ -29,6 +31,13 @@ enum options_driver {
     OPTIONS_DRIVER_LLAMACPP,
     OPTIONS_DRIVER_OPENAI
 };
+enum options_isolation {
+    OPTIONS_SHARED,
+    OPTIONS_SALT,
+    OPTIONS_HEADER,
+    OPTIONS_CREDENTIAL
+};
+enum options_admission { OPTIONS_ADMIT_ALL, OPTIONS_SECOND_SIGHT };
 enum options_admin_paths { OPTIONS_ADMIN_REFUSE, OPTIONS_ADMIN_RELAY };
 
 struct options_upstream {
@@ -39,11 +48,22 @@ struct options_upstream {
     char *api_key_file;
 };
 
+struct options_tenant {
+    char *name; /* for people */
+    char
+        *match; /* by isolation: SHA-256 of the credential in hex, value of the header, or
+                    salt; "": those who show nothing */
+    uint64_t ttl_ms; /* 0: as store.ttl */
+};
+
 struct options {
     char *listen;
     char *admin_listen; /* "": no admin listener */
     struct options_upstream *upstreams;
     size_t n_upstreams;
+    char *isolation; /* "shared", "salt", "header:NAME", "credential" */
+    struct options_tenant *tenants;
+    size_t n_tenants;
 
     uint64_t block_tokens;
     uint64_t index_max_bytes;
@@ -63,6 +83,9 @@ struct options {
     uint64_t store_redis_max_waiting;
 
     uint64_t measure_holdout; /* hundredths of a percent */
+    int store_admission; /* enum options_admission */
+    uint64_t store_min_tokens;
+    uint64_t store_ttl_ms; /* 0: no limit */
 
     uint64_t limits_head_bytes;
     uint64_t limits_headers;
@@ -111,11 +134,14 @@ int options_parse(struct options *o, struct slice text, const char *name, struct
 /*
  * Sets one key from text, as the file and the command line do. "upstream" makes the list
  * of upstreams that one; "upstreams.url" appends an upstream, and the other keys
- * "upstreams.…" belong to the last one.
+ * "upstreams.…" belong to the last one. In the same way "tenants.name" appends a tenant.
  */
 int options_set(struct options *o, const char *key, const char *value, struct err *e);
 
-/* What no single key can say: an upstream is there, names and listeners differ. */
+enum options_isolation options_isolation(const struct options *o);
+
+/* What no single key can say: an upstream is there, names and listeners differ, tenants
+ * can be told apart. */
 int options_check(const struct options *o, struct err *e);
 
 /* The effective configuration as YAML that options_load() takes back. */

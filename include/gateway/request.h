@@ -11,6 +11,7 @@
 #include "wire/front.h"
 #include "gateway/measure.h"
 #include "gateway/stats.h"
+#include "gateway/tenants.h"
 
 struct request;
 
@@ -42,6 +43,7 @@ enum request_state {
 struct request_world {
     struct loop *loop;
     struct cache *cache;
+    const struct tenants *tenants;
     struct request_target *targets;
     size_t n_targets;
     struct figures *total;

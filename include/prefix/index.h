@@ -71,6 +71,7 @@ struct index_lesson {
     size_t n, n_prompt;
     uint32_t prompt_tokens, total_tokens;
     const struct tree_mark *end;
+    uint32_t owner; /* of its boundaries that are new, for index_drop_owner() */
 };
 void index_learn(struct index *ix, const struct index_lesson *lesson);
 
@@ -90,11 +91,23 @@ void index_confirm(struct index *ix, const struct piece *v, size_t n, size_t n_c
  */
 void index_forget(struct index *ix, const struct piece *v, size_t n, size_t from);
 
+/* The same for at most `max` boundaries, deepest first. Returns how many. */
+size_t index_forget_some(struct index *ix, const struct piece *v, size_t n, size_t from,
+                         size_t max);
+
+/* The first piece of a known prompt from which on no other prompt parts from it. */
+size_t index_branch(struct index *ix, const struct piece *v, size_t n);
+
+/* Forgets at most `max` boundaries of an owner, or of all. Returns how many. */
+#define INDEX_ANY_OWNER UINT32_MAX
+size_t index_drop_owner(struct index *ix, uint32_t owner, size_t max);
+
 /* One boundary as it is kept in a file, for recovery after a restart. */
 struct index_record {
     struct hash128 hash, parent; /* parent: the boundary before it, none at the first */
     uint64_t check;
     uint32_t low, high, reach;
+    uint32_t owner;
 };
 
 /* The boundary that ends with v[i]; false where it is not known. */

@@ -185,9 +185,6 @@ size_t tree_drop_owner(struct tree *t, uint32_t owner, size_t max);
  * before them. Returns how many. */
 size_t tree_drop_some(struct tree *t, struct tree_mark *m, size_t max);
 
-/* Moves the mark up to the first block that leads nowhere but to it. */
-void tree_mark_branch(struct tree *t, struct tree_mark *m);
-
 /* Holders: holder `id` has the prefix up to the mark (and nothing else it had before). */
 void tree_hold(struct tree *t, unsigned id, const struct tree_mark *m);
 void tree_release(struct tree *t, unsigned id);

@@ -102,8 +102,9 @@ struct prompt {
     int64_t n;          /* answers asked for: n or n_cmpl, 1 where absent */
     int64_t max_tokens; /* max_tokens, max_completion_tokens, n_predict; -1 unknown */
     struct slice model; /* raw text between the quotes of "model", may hold escapes */
-    size_t splice_at;   /* behind the opening brace: where fields can be put in */
-    bool splice_comma;  /* the object is not empty: such a field needs a comma */
+    struct slice cache_salt; /* the same of "cache_salt" */
+    size_t splice_at;        /* behind the opening brace: where fields can be put in */
+    bool splice_comma;       /* the object is not empty: such a field needs a comma */
 
     uint32_t *ids; /* a prompt of token ids, or a batch of them one after the other,
                          else NULL; owned */

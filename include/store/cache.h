@@ -32,6 +32,7 @@ struct cache_options {
     uint32_t block_tokens;
     uint64_t max_blocks, max_bytes; /* of the tree: what is kept over all tiers */
     uint64_t index_bytes;
+    unsigned protect_percent; /* for blocks that were asked for again (prefix/tree.h) */
     struct store_options store;
 };
 
@@ -69,8 +70,52 @@ void cache_fetch(struct cache *c, struct hash128 fingerprint, const struct tree_
                  uint32_t max_tokens, cache_fetch_cb done, void *arg);
 
 /*
+ * Whose text it is: a tenant is named by the 32 bits that people see of it; 0 is nobody.
+ * The root of each chain of blocks carries its tenant in its upper 32 bits, so that it is
+ * known of every block, also after a restart. `what` is all that keeps chains apart besides
+ * the model: the whole name of the tenant, salts, adapters.
+ */
+struct hash128 cache_root(const struct cache *c, struct hash128 fingerprint,
+                          uint32_t tenant, struct slice what);
+
+/* How long blocks stay without being used, in seconds; 0: no limit. Of tenants that are
+ * not listed it is ttl_s. To be called before the first cache_attach(). */
+struct cache_lifetime {
+    uint32_t tenant, ttl_s;
+};
+void cache_lifetimes(struct cache *c, uint32_t ttl_s, const struct cache_lifetime *v,
+                     size_t n);
+
+/*
+ * The owner's clocks, told every second or so, first before the first cache_attach().
+ * Lets go what is too old, in bounded portions: true asks to be called again soon. Only
+ * monotonic time counts while the gateway runs; of the time that it did not run no more
+ * than half of the shortest lifetime counts, so that a wall clock that was set wrong does
+ * not delete everything (cache_clock.c).
+ */
+bool cache_tick(struct cache *c, uint64_t mono_s, int64_t wall_s);
+
+/*
+ * Forgets what is known and kept of a tenant, of everybody (CACHE_EVERYBODY), or of all
+ * texts that begin with the n pieces `v`, and what nothing else shares of these: text,
+ * blocks, files, lines of prompts.log. In bounded turns; done is told how much it was when
+ * all of it is gone. What was put in meanwhile may stay. Blocks of models that nobody
+ * attached are left, but for CACHE_EVERYBODY.
+ */
+#define CACHE_EVERYBODY UINT32_MAX
+struct cache_forget {
+    uint32_t tenant;       /* with v: not looked at */
+    const struct piece *v; /* NULL: all of the tenant */
+    size_t n;
+};
+typedef void (*cache_forget_cb)(void *arg, size_t n_prompts, size_t n_blocks);
+void cache_forget(struct cache *c, const struct cache_forget *what, cache_forget_cb done,
+                  void *arg);
+
+/*
  * Inserts a sequence; blocks from *first on are new and belong to the caller to store
- * with cache_put(). `m` (clear) is set to its end and pinned until then.
+ * with cache_put(). `m` (clear) is set to its end and pinned until then. Its owner is the
+ * tenant.
  */
 size_t cache_insert(struct cache *c, struct hash128 fingerprint,
                     const struct tree_sequence *s, struct tree_mark *m);

@@ -10,7 +10,7 @@
  *
  * Record, 80 bytes, little-endian: piece hash 16 · hash of the piece before 16 · check 8
  * · low 4 · high 4 · reach 4 · chain hash of the covering block 16 · number of blocks 4 ·
- * 0 in 4 bytes · checksum 4 (low bits of XXH3-128 over the 76 before).
+ * tenant 4 · checksum 4 (low bits of XXH3-128 over the 76 before).
  *
  * For the loop's thread, files are touched on workers; prompt_log_load(), _encode() and
  * _decode() are for any thread.
@@ -51,6 +51,19 @@ void prompt_log_add(struct prompt_log *l, const struct prompt_record *r);
 
 /* Hands what was added to a worker for writing. */
 void prompt_log_flush(struct prompt_log *l);
+
+/*
+ * Takes records out of both files, in its turn between writes, and calls done: those of an
+ * owner (or of all), those of `gone`, and those that continue one of them. The array is
+ * taken over.
+ */
+struct prompt_log_forget {
+    uint32_t owner; /* INDEX_ANY_OWNER: all records; 0: none */
+    struct hash128 *gone;
+    size_t n_gone;
+};
+void prompt_log_forget(struct prompt_log *l, const struct prompt_log_forget *what,
+                       void (*done)(void *arg), void *arg);
 
 /* prompt_log_load() on a worker; the array belongs to the callback. */
 typedef void (*prompt_log_read_cb)(void *arg, struct prompt_record *v, size_t n);

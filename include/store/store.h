@@ -77,6 +77,7 @@ struct store_block {
     const uint32_t *tokens;
     const unsigned char *rows;
     struct hash128 checksum;
+    int64_t used_s; /* from store_scan(): wall clock when it was last used */
 };
 
 /* A new block with one reference; the caller fills tokens and rows (returned through the

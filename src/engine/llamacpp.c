@@ -127,8 +127,10 @@ void llama_lost(struct llama *l)
     l->store_on = false;
     l->suspect = false;
     llama_unbind(l);
-    for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++)
+    for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++) {
         llama_forget(l, &l->slots[i]);
+        l->slots[i].whose = (struct hash128){0, 0};
+    }
     upstream_flush(l->r->up);
 }
 
@@ -302,6 +304,7 @@ void llama_learn_text(struct llama *l, const struct lesson *ls)
                                         .n = ls->n,
                                         .n_prompt = ls->n_prompt,
                                         .prompt_tokens = ls->prompt_tokens,
+                                        .owner = ls->tenant,
                                         .end = hit.at.node ? &hit.at : NULL};
     cache_learn(l->r->cache, l->fingerprint, &lesson);
     tree_mark_clear(cache_tree(l->r->cache), &hit.at);

@@ -41,6 +41,8 @@
 bool modelfile_hash(const char *path, char memo[MODELFILE_MEMO], struct hash128 *out);
 
 #define LLAMA_MAX_SLOTS 64
+#define LLAMA_NOBODY ((struct hash128){.lo = 1}) /* whose an empty slot is */
+#define LLAMA_EVERYBODY ((struct hash128){.lo = 2})
 #define LLAMA_ASK_MS 10000      /* small questions */
 #define LLAMA_KV_MS 120000      /* of the self-test; else timeouts.slot */
 #define LLAMA_HEARTBEAT_MS 2000 /* a restart is noticed at the latest after this */
@@ -61,6 +63,7 @@ struct lesson {
     uint32_t total_tokens;  /* that the slot should hold: prompt + generated − 1 */
     uint32_t known_tokens;  /* of these, already in the store */
     struct hash128 kv_root;
+    uint32_t tenant;
     bool saveable;   /* may be cut into blocks: no media, whole answer */
     uint64_t number; /* of the lesson and its copies; addresses are used again */
 };
@@ -77,6 +80,8 @@ struct llama_slot {
     double stalled_ms;    /* that it has waited for saves until then */
     uint64_t last_used_us;
     struct hash128 adapters; /* that its last job brought along; none: the engine's own */
+    struct hash128 whose;    /* llama_whose() of what it holds, or LLAMA_NOBODY; none: not
+                                known */
 
     /* as the engine told last */
     int64_t task, task_before; /* id_task, -1 none */
@@ -103,7 +108,7 @@ struct binding {
     bool sent;       /* before, stored blocks are put back for it */
     bool asked;      /* GET /slots was sent after it */
     bool ended, broken, refused;
-    struct hash128 adapters;
+    struct hash128 adapters, whose;
     struct lesson *lesson; /* of an ended one */
     unsigned polls;
 };
@@ -176,6 +181,7 @@ bool llama_can_pin(const struct job *job);
 bool llama_pins(const struct llama *l, const struct job *job);
 bool llama_only_save_ahead(const struct llama *l, const struct job *job);
 bool llama_is_current(const struct llama *l, const struct job *job);
+struct hash128 llama_whose(const struct job *job);
 struct hash128 llama_kv_root(const struct llama *l, const struct job *job);
 void llama_forget(struct llama *l, struct llama_slot *s);
 void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what,

@@ -91,6 +91,7 @@ static void on_cut(void *arg)
                                   .n_prompt = ls->n_prompt,
                                   .prompt_tokens = ls->prompt_tokens,
                                   .total_tokens = n,
+                                  .owner = ls->tenant,
                                   .end = &op->end};
     cache_learn(l->r->cache, op->fingerprint, &lesson);
     cache_put(l->r->cache, &op->end, op->blocks, op->n_new);
@@ -155,7 +156,8 @@ static void on_parsed(void *arg)
                                     .n = op->n_full,
                                     .tokens = op->tokens,
                                     .tail_tokens = op->tail,
-                                    .token_bytes = op->file->frame.token_bytes};
+                                    .token_bytes = op->file->frame.token_bytes,
+                                    .owner = op->what->tenant};
     op->n_wanted = cache_insert(l->r->cache, op->fingerprint, &s, &op->end);
     op->first_new = tree_mark_blocks(&op->end) - op->n_wanted;
     op->blocks = mem_array(op->n_wanted + 1, sizeof(*op->blocks));

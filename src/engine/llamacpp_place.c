@@ -29,16 +29,17 @@ void lesson_free(struct lesson *ls)
     free(ls);
 }
 
-/* Root of the chain of its blocks: the model, and what of the request changes the KV. */
+/* Whose a slot is that this job runs on. */
+struct hash128 llama_whose(const struct job *job)
+{
+    return hash128_none(job->whose) ? LLAMA_EVERYBODY : job->whose;
+}
+
+/* Root of the chain of its blocks: the model, whose it is, and what of the request changes
+ * the KV. */
 struct hash128 llama_kv_root(const struct llama *l, const struct job *job)
 {
-    struct buf b = {0};
-    buf_append_str(&b, "kv");
-    buf_append(&b, &l->fingerprint, sizeof(l->fingerprint));
-    buf_append_slice(&b, job->kv_root);
-    const struct hash128 root = chain_hash(cache_key(l->r->cache), buf_slice(&b));
-    buf_free(&b);
-    return root;
+    return cache_root(l->r->cache, l->fingerprint, job->tenant, job->kv_root);
 }
 
 /* What a job's prompt and answer are by text; counts are added when they are known. */
@@ -50,6 +51,7 @@ struct lesson *lesson_new(struct llama *l, const struct job *job)
     ls->v = mem_array(ls->n + 1, sizeof(*ls->v));
     memcpy(ls->v, job->pieces->v, ls->n * sizeof(*ls->v));
     ls->kv_root = llama_kv_root(l, job);
+    ls->tenant = job->tenant;
     ls->number = ++l->n_lessons;
     return ls;
 }
@@ -274,6 +276,18 @@ static struct hash128 adapters_of(const struct llama *l, const struct job *job)
     return job->prompt->has_lora ? llama_kv_root(l, job) : (struct hash128){0, 0};
 }
 
+/*
+ * The engine compares tokens and knows no tenants: what the slot holds must not be reused
+ * for this job, or its time and its counts would tell what another one has asked. Of a
+ * slot that was used by we do not know whom, only what nobody keeps apart may be.
+ */
+static bool is_foreign(const struct llama_slot *s, const struct job *job)
+{
+    if (hash128_none(s->whose))
+        return !hash128_none(job->whose) && s->task >= 0;
+    return !hash128_eq(s->whose, LLAMA_NOBODY) && !hash128_eq(s->whose, llama_whose(job));
+}
+
 /* Somewhere stored blocks are being put back: the engine takes that slot for an idle
  * one. */
 static bool is_restoring(const struct llama *l)
@@ -297,8 +311,11 @@ static void let_engine_choose(struct llama *l, struct job *job)
     }
     job->plan.slot = -1;
     if (l->phase == LLAMA_READY) /* or nobody looks any more */
-        l->binding = (struct binding){
-            .active = true, .job = job, .sent = true, .adapters = adapters_of(l, job)};
+        l->binding = (struct binding){.active = true,
+                                      .job = job,
+                                      .sent = true,
+                                      .adapters = adapters_of(l, job),
+                                      .whose = llama_whose(job)};
     llama_poll(l);
 }
 
@@ -319,7 +336,9 @@ void llama_job_ready(struct llama *l, struct job *job)
         let_engine_choose(l, job);
     } else if (s) {
         s->adapters = adapters_of(l, job);
-        job->plan.held = s->tokens;
+        job->plan.fresh = is_foreign(s, job);
+        job->plan.held = job->plan.fresh ? 0 : s->tokens;
+        s->whose = llama_whose(job);
         llama_emptied(l, s);
         s->prefill_us = loop_now_us(l->r->loop);
         s->prefill = estimate_tokens(l, job);
@@ -354,6 +373,8 @@ static void place_exclusive(struct llama *l, struct job *job)
     for (size_t i = 0; i < l->n_slots; i++) {
         struct llama_slot *s = &l->slots[i];
         llama_forget(l, s);
+        job->plan.fresh |= is_foreign(s, job);
+        s->whose = llama_whose(job);
         s->state = SLOT_OWNED;
         s->job = job;
         s->unseen = true;

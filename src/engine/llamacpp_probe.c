@@ -545,8 +545,9 @@ static void on_again(struct probe *p, int status, json_t *doc)
 
 static void on_clean(struct probe *p, int status, json_t *doc)
 {
-    (void)status;
     (void)doc;
+    if (status == 200)
+        p->l->slots[p->slot].whose = LLAMA_NOBODY;
     go(p, STEP_TASKS);
 }
 

@@ -34,6 +34,7 @@ struct restore {
     struct llama_slot *slot;
     struct job *job; /* NULL: it left; the restore is finished all the same */
     struct lesson *what;
+    struct hash128 whose;
     uint32_t tokens, resident; /* resident: what the slot has without it */
     uint64_t start_us, sent_us;
     bool beside;                /* others prefilled when it was sent */
@@ -107,6 +108,7 @@ static void on_erased(void *arg, int status, json_t *doc, const struct err *err)
     struct restore *op = arg;
     (void)doc;
     (void)err;
+    op->slot->whose = status == 200 ? LLAMA_NOBODY : (struct hash128){0, 0};
     if (status != 200)
         log_event(LOG_WARN, "erase-failed", "replica", "%s", op->l->r->name, "slot", "%d",
                   op->slot->id, NULL);
@@ -183,6 +185,7 @@ static void on_restored(void *arg, int status, json_t *doc, const struct err *er
     l->r->n.restored_tokens += op->tokens;
     l->r->n.restore_us += loop_now_us(l->r->loop) - op->start_us;
     learn_rate(op, doc);
+    op->slot->whose = op->whose;
     llama_holds(l, op->slot, op->what, op->tokens);
     op->what = NULL;
     if (op->job)
@@ -335,6 +338,7 @@ void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
     op->fingerprint = l->fingerprint;
     op->frame = *l->frame;
     op->what = lesson_new(l, job);
+    op->whose = llama_whose(job);
     op->what->n = op->what->n_prompt = job->plan.known_pieces;
     l->ops++;
     job->restore = op;

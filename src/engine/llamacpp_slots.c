@@ -124,6 +124,13 @@ static void wake_zombies(struct llama *l)
     }
 }
 
+/* It holds we do not know what of whom. */
+static void forget_stranger(struct llama *l, struct llama_slot *s)
+{
+    llama_forget(l, s);
+    s->whose = (struct hash128){0, 0};
+}
+
 /* Slots that should be idle, and are used by somebody else: other clients of the engine,
  * a request that took more slots than could be known. A single look may be older than
  * what we know of the slot. */
@@ -133,7 +140,7 @@ static void note_strangers(struct llama *l)
         struct llama_slot *s = &l->slots[i];
         const bool busy = s->state == SLOT_IDLE && s->processing;
         if (s->state == SLOT_IDLE && s->stranger)
-            llama_forget(l, s);
+            forget_stranger(l, s);
         if (busy && s->busy_twice)
             llama_make_zombie(l, s);
         s->busy_twice = busy && s->state == SLOT_IDLE;
@@ -144,6 +151,7 @@ static void bind_to(struct llama *l, struct llama_slot *s)
 {
     struct binding *b = &l->binding;
     s->adapters = b->adapters;
+    s->whose = b->whose;
     llama_emptied(l, s);
     if (!b->ended) {
         s->state = SLOT_OWNED;
@@ -185,7 +193,7 @@ static void give_up_binding(struct llama *l)
         l->r->n.binds_lost++;
         for (size_t i = 0; i < l->n_slots; i++)
             if (l->slots[i].state == SLOT_IDLE)
-                llama_forget(l, &l->slots[i]);
+                forget_stranger(l, &l->slots[i]);
     }
     llama_unbind(l);
 }

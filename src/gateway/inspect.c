@@ -29,9 +29,32 @@ static void link_job(struct inspected *in, struct job *job)
     job->pieces = &in->pieces;
 }
 
-void inspect_unreadable(struct inspected *in, struct job *job, const char *why)
+/* What keeps it apart from others stands in front of its text and of its blocks. */
+static void find_tenant(struct inspected *in, struct job *job,
+                        const struct inspect_client *who)
+{
+    const struct tenant t = tenants_of(who->tenants, who->head, &in->prompt);
+    job->tenant = t.shown;
+    job->whose = t.whose;
+    if (!hash128_none(t.name))
+        buf_append(&in->kv_root, &t.name, sizeof(t.name));
+    job->kv_root = buf_slice(&in->kv_root);
+}
+
+static void begin_pieces(struct inspected *in, const struct replica *r)
+{
+    struct buf seed = {0};
+    buf_append(&seed, &r->seed, sizeof(r->seed));
+    buf_append_slice(&seed, buf_slice(&in->kv_root));
+    pieces_init(&in->pieces, cache_key(r->cache), buf_slice(&seed));
+    buf_free(&seed);
+}
+
+void inspect_unreadable(struct inspected *in, struct job *job,
+                        const struct inspect_client *who, const char *why)
 {
     link_job(in, job);
+    find_tenant(in, job, who);
     in->prompt.n = 1;
     in->prompt.bar = PROMPT_BAR_UNREADABLE;
     in->prompt.why = why;
@@ -47,15 +70,17 @@ static void add_ids(struct inspected *in)
 }
 
 void inspect_body(struct inspected *in, struct job *job, const struct replica *r,
-                  enum prompt_api api, struct slice body)
+                  const struct inspect_client *who, enum prompt_api api,
+                  struct slice body)
 {
     const struct prompt_sink sink = {&in->pieces, emit_begin, emit_bytes, emit_end};
     link_job(in, job);
     job->seed = r->seed;
     job->text_bytes = body.len;
-    pieces_init(&in->pieces, cache_key(r->cache),
-                slice_make((const char *)&r->seed, sizeof(r->seed)));
-    if (!prompt_scan(&in->prompt, api, body))
+    const bool readable = prompt_scan(&in->prompt, api, body);
+    find_tenant(in, job, who);
+    begin_pieces(in, r);
+    if (!readable)
         return;
     job->cacheable = in->prompt.bar == PROMPT_BAR_NONE;
     prompt_kv_root(&in->prompt, &in->kv_root);

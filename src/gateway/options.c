@@ -23,11 +23,14 @@
 /* ---- the table --------------------------------------------------------------------- */
 
 #define WEEK (168 * HOUR)
+#define YEAR (8760 * HOUR)
 
 #define AT(field) offsetof(struct options, field)
 #define UP(field) offsetof(struct options_upstream, field)
+#define TN(field) offsetof(struct options_tenant, field)
 
 static const char *const driver_names[] = {"auto", "llamacpp", "openai", NULL};
+static const char *const admission_names[] = {"all", "second-sight", NULL};
 static const char *const admin_names[] = {"refuse", "relay", NULL};
 static const char *const level_names[] = {"debug", "info", "warn", "error", NULL};
 
@@ -49,6 +52,14 @@ static const struct options_row rows[] = {
      "The engine's --slot-save-path as seen from here; empty: found on the same host."},
     {"upstreams.api_key_file", TEXT, UP(api_key_file), "", 0, 1024, NULL,
      "File with the key for the gateway's own requests to the engine."},
+    {"isolation", ISOLATION, AT(isolation), "credential", 1, 80, NULL,
+     "What tells tenants apart, who share nothing; salts separate further in any case."},
+    {"tenants.name", NAME, TN(name), "", 1, 64, NULL,
+     "A tenant with settings of its own: its name for people."},
+    {"tenants.match", TEXT, TN(match), "", 0, 512, NULL,
+     "SHA-256 of its credential in hex, or value of the header, or salt; empty: none."},
+    {"tenants.ttl", TIME, TN(ttl_ms), "0", 0, 10 * YEAR, NULL,
+     "How long its blocks stay without being used; 0: as store.ttl."},
     {"block_tokens", POWER, AT(block_tokens), "64", 16, 512, NULL,
      "Tokens per block of the cache, a power of two."},
     {"index.max_bytes", BYTES, AT(index_max_bytes), "256MiB", MIB, TIB, NULL,
@@ -65,6 +76,12 @@ static const struct options_row rows[] = {
      "Whether new blocks are saved; off restores what is there and adds nothing."},
     {"store.max_stall", TIME, AT(store_max_stall_ms), "250ms", 1, HOUR / 60, NULL,
      "Longest save that may make a request wait; longer ones need as long a quiet."},
+    {"store.admission", CHOICE, AT(store_admission), "all", 0, 0, admission_names,
+     "Which prompts are saved: all, or of each only the start that one before it shared."},
+    {"store.min_tokens", COUNT, AT(store_min_tokens), "64", 0, 10000000, NULL,
+     "Prompts that are shorter are not saved."},
+    {"store.ttl", TIME, AT(store_ttl_ms), "0", 0, 10 * YEAR, NULL,
+     "How long blocks stay without being used; 0: until others need the room."},
     {"store.key_file", TEXT, AT(store_key_file), "", 0, 1024, NULL,
      "File of the secret key that gateways which share blocks have in common, made where "
      "there is none; empty: the one in store.dir."},
@@ -142,9 +159,42 @@ static const struct options_row rows[] = {
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 static_assert(N_ROWS <= OPTIONS_MAX_KEYS, "options_yaml.c notes which it has seen");
 
-static bool per_upstream(const struct options_row *r)
+static const struct options_list lists[] = {
+    {.name = "upstreams",
+     .first = "upstreams.url",
+     .item = "an upstream",
+     .one = "each engine",
+     .items = AT(upstreams),
+     .count = AT(n_upstreams),
+     .size = sizeof(struct options_upstream),
+     .max = OPTIONS_MAX_UPSTREAMS},
+    {.name = "tenants",
+     .first = "tenants.name",
+     .item = "a tenant",
+     .one = "each tenant",
+     .items = AT(tenants),
+     .count = AT(n_tenants),
+     .size = sizeof(struct options_tenant),
+     .max = OPTIONS_MAX_TENANTS},
+};
+#define N_LISTS (sizeof(lists) / sizeof(lists[0]))
+
+const struct options_list *options_list_named(const char *name)
 {
-    return strncmp(r->key, "upstreams.", 10) == 0;
+    for (size_t i = 0; i < N_LISTS; i++)
+        if (strcmp(lists[i].name, name) == 0)
+            return &lists[i];
+    return NULL;
+}
+
+const struct options_list *options_list_of(const char *key)
+{
+    for (size_t i = 0; i < N_LISTS; i++) {
+        const size_t len = strlen(lists[i].name);
+        if (strncmp(key, lists[i].name, len) == 0 && key[len] == '.')
+            return &lists[i];
+    }
+    return NULL;
 }
 
 /* The one key without a field of its own. */
@@ -188,11 +238,12 @@ static void *field_of(void *base, const struct options_row *r)
     return (char *)base + r->offset;
 }
 
-/* Every field of `base` that belongs to it: all of an upstream, or all others. */
-static void set_defaults(void *base, bool upstream)
+/* Every field of `base` that belongs to it: all of an item of a list, or, with NULL, all
+ * that are in none. */
+static void set_defaults(void *base, const struct options_list *l)
 {
     for (const struct options_row *r = rows; r < rows + N_ROWS; r++) {
-        if (per_upstream(r) != upstream || is_short_form(r))
+        if (options_list_of(r->key) != l || is_short_form(r))
             continue;
         if (options_kinds[r->kind].size == 0) {
             *(char **)field_of(base, r) = mem_strdup(r->fallback);
@@ -203,10 +254,10 @@ static void set_defaults(void *base, bool upstream)
     }
 }
 
-static void free_texts(void *base, bool upstream)
+static void free_texts(void *base, const struct options_list *l)
 {
     for (const struct options_row *r = rows; r < rows + N_ROWS; r++)
-        if (per_upstream(r) == upstream && !is_short_form(r) &&
+        if (options_list_of(r->key) == l && !is_short_form(r) &&
             options_kinds[r->kind].size == 0)
             free(*(char **)field_of(base, r));
 }
@@ -214,48 +265,74 @@ static void free_texts(void *base, bool upstream)
 void options_default(struct options *o)
 {
     *o = (struct options){0};
-    set_defaults(o, false);
+    set_defaults(o, NULL);
 }
 
-static void drop_upstreams(struct options *o)
+/* The array of a list, and how many are in it. */
+static char **items_of(struct options *o, const struct options_list *l)
 {
-    for (size_t i = 0; i < o->n_upstreams; i++)
-        free_texts(&o->upstreams[i], true);
-    free(o->upstreams);
-    o->upstreams = NULL;
-    o->n_upstreams = 0;
+    return (char **)(void *)((char *)o + l->items);
+}
+
+static size_t *count_of(struct options *o, const struct options_list *l)
+{
+    return (size_t *)(void *)((char *)o + l->count);
+}
+
+void options_list_clear(struct options *o, const struct options_list *l)
+{
+    for (size_t i = 0; i < *count_of(o, l); i++)
+        free_texts(*items_of(o, l) + i * l->size, l);
+    free(*items_of(o, l));
+    *items_of(o, l) = NULL;
+    *count_of(o, l) = 0;
 }
 
 void options_free(struct options *o)
 {
-    drop_upstreams(o);
-    free_texts(o, false);
+    for (size_t i = 0; i < N_LISTS; i++)
+        options_list_clear(o, &lists[i]);
+    free_texts(o, NULL);
     *o = (struct options){0};
 }
 
 /* ---- setting ----------------------------------------------------------------------- */
 
-/* Appends an upstream; the name that nobody gave is HOST:PORT. */
-static int add_upstream(struct options *o, const struct options_row *r, const char *url,
-                        struct err *e)
+/* The name that nobody gave is HOST:PORT. */
+static void name_upstream(struct options_upstream *up)
 {
-    if (o->n_upstreams == OPTIONS_MAX_UPSTREAMS)
-        return err_set(e, ERR_LIMIT, "%s: more than %d upstreams", r->key,
-                       OPTIONS_MAX_UPSTREAMS);
-    struct options_upstream up;
-    set_defaults(&up, true);
-    int rc = options_kinds[URL].read(r, url, &up.url, e);
-    if (rc != 0) {
-        free_texts(&up, true);
-        return rc;
-    }
-    const char *host = up.url + strlen("http://");
+    const char *host = up->url + strlen("http://");
     char *name = mem_dup(host, strcspn(host, "/"));
     name[strnlen(name, 64)] = '\0';
-    free(up.name);
-    up.name = name;
-    o->upstreams = mem_rearray(o->upstreams, o->n_upstreams + 1, sizeof(*o->upstreams));
-    o->upstreams[o->n_upstreams++] = up;
+    free(up->name);
+    up->name = name;
+}
+
+/* Appends an item to a list, made by its first key. */
+static int add_item(struct options *o, const struct options_list *l,
+                    const struct options_row *r, const char *value, struct err *e)
+{
+    const size_t n = *count_of(o, l);
+    if (n == l->max)
+        return err_set(e, ERR_LIMIT, "%s: more than %zu %s", r->key, l->max, l->name);
+    const struct options_row *first = &rows[options_find(l->first)];
+    struct options grown = {0};
+    *items_of(&grown, l) = mem_zalloc((n + 1) * l->size);
+    char *item = *items_of(&grown, l) + n * l->size;
+    set_defaults(item, l);
+    const int rc = options_kinds[first->kind].read(r, value, field_of(item, first), e);
+    if (rc != 0) {
+        free_texts(item, l);
+        free(*items_of(&grown, l));
+        return rc;
+    }
+    if (strcmp(l->first, "upstreams.url") == 0)
+        name_upstream((struct options_upstream *)(void *)item);
+    if (n)
+        memcpy(*items_of(&grown, l), *items_of(o, l), n * l->size);
+    free(*items_of(o, l));
+    *items_of(o, l) = *items_of(&grown, l);
+    *count_of(o, l) = n + 1;
     return 0;
 }
 
@@ -264,11 +341,11 @@ static int set_short_form(struct options *o, const struct options_row *r, const 
 {
     struct options fresh = {0};
     if (*url) {
-        int rc = add_upstream(&fresh, r, url, e);
+        int rc = add_item(&fresh, options_list_named("upstreams"), r, url, e);
         if (rc != 0)
             return rc;
     }
-    drop_upstreams(o);
+    options_list_clear(o, options_list_named("upstreams"));
     o->upstreams = fresh.upstreams;
     o->n_upstreams = fresh.n_upstreams;
     return 0;
@@ -282,15 +359,74 @@ int options_set(struct options *o, const char *key, const char *value, struct er
     const struct options_row *r = &rows[i];
     if (is_short_form(r))
         return set_short_form(o, r, value, e);
-    if (!per_upstream(r))
+    const struct options_list *l = options_list_of(key);
+    if (!l)
         return options_kinds[r->kind].read(r, value, field_of(o, r), e);
-    if (r->offset == UP(url))
-        return add_upstream(o, r, value, e);
-    if (o->n_upstreams == 0)
-        return err_set(e, ERR_INVALID, "%s: there is no upstream that it belongs to",
-                       key);
-    return options_kinds[r->kind].read(r, value,
-                                       field_of(&o->upstreams[o->n_upstreams - 1], r), e);
+    if (strcmp(key, l->first) == 0)
+        return add_item(o, l, r, value, e);
+    if (*count_of(o, l) == 0)
+        return err_set(e, ERR_INVALID, "%s: there is no %s that it belongs to", key,
+                       strchr(l->item, ' ') + 1);
+    return options_kinds[r->kind].read(
+        r, value, field_of(*items_of(o, l) + (*count_of(o, l) - 1) * l->size, r), e);
+}
+
+enum options_isolation options_isolation(const struct options *o)
+{
+    return strcmp(o->isolation, "shared") == 0 ? OPTIONS_SHARED
+           : strcmp(o->isolation, "salt") == 0 ? OPTIONS_SALT
+           : strchr(o->isolation, ':')         ? OPTIONS_HEADER
+                                               : OPTIONS_CREDENTIAL;
+}
+
+static int check_tenant(const struct options *o, size_t i, struct err *e)
+{
+    const struct options_tenant *t = &o->tenants[i];
+    const bool by_sum = options_isolation(o) == OPTIONS_CREDENTIAL;
+    if (by_sum && *t->match &&
+        (strlen(t->match) != 64 || strspn(t->match, "0123456789abcdef") != 64))
+        return err_set(e, ERR_INVALID,
+                       "tenants.match of \"%s\": with isolation: credential it is the "
+                       "SHA-256 of the credential, 64 digits 0-9a-f (printf %%s KEY | "
+                       "sha256sum)",
+                       t->name);
+    for (size_t k = 0; k < i; k++) {
+        if (strcmp(o->tenants[k].name, t->name) == 0)
+            return err_set(e, ERR_INVALID, "tenants.name: \"%s\" is there twice",
+                           t->name);
+        if (strcmp(o->tenants[k].match, t->match) == 0)
+            return err_set(e, ERR_INVALID, "tenants.match: \"%s\" and \"%s\" are one",
+                           o->tenants[k].name, t->name);
+    }
+    return 0;
+}
+
+/* One of its blocks goes at the old end of an order of use for each. */
+static int check_ttls(const struct options *o, struct err *e)
+{
+    uint64_t seen[OPTIONS_MAX_TENANTS + 1] = {o->store_ttl_ms};
+    size_t n = 1;
+    for (size_t i = 0; i < o->n_tenants; i++) {
+        size_t k = 0;
+        while (k < n && o->tenants[i].ttl_ms && seen[k] != o->tenants[i].ttl_ms)
+            k++;
+        if (k == n)
+            seen[n++] = o->tenants[i].ttl_ms;
+    }
+    return n <= OPTIONS_MAX_TTLS
+               ? 0
+               : err_set(e, ERR_LIMIT, "tenants.ttl: more than %d different times",
+                         OPTIONS_MAX_TTLS);
+}
+
+static int check_tenants(const struct options *o, struct err *e)
+{
+    if (o->n_tenants && options_isolation(o) == OPTIONS_SHARED)
+        return err_set(e, ERR_INVALID, "tenants: with isolation: shared there are none");
+    for (size_t i = 0; i < o->n_tenants; i++)
+        if (check_tenant(o, i, e) != 0)
+            return e->code;
+    return check_ttls(o, e);
 }
 
 int options_check(const struct options *o, struct err *e)
@@ -316,21 +452,23 @@ int options_check(const struct options *o, struct err *e)
     if (strcmp(o->listen, o->admin_listen) == 0 && port && strcmp(port, ":0") != 0)
         return err_set(e, ERR_INVALID, "listen and admin.listen are the same address: %s",
                        o->listen);
-    return 0;
+    return check_tenants(o, e);
 }
 
 /* ---- printing ---------------------------------------------------------------------- */
 
-static void put_upstreams(const struct options *o, struct buf *b)
+static void put_list(struct options *o, const struct options_list *l, struct buf *b)
 {
-    buf_append_str(b, o->n_upstreams ? "upstreams:\n" : "upstreams: []\n");
-    for (size_t i = 0; i < o->n_upstreams; i++) {
+    const size_t n = *count_of(o, l);
+    buf_printf(b, n ? "%s:\n" : "%s: []\n", l->name);
+    for (size_t i = 0; i < n; i++) {
         const char *indent = "  - ";
         for (const struct options_row *r = rows; r < rows + N_ROWS; r++) {
-            if (!per_upstream(r))
+            if (options_list_of(r->key) != l)
                 continue;
             buf_printf(b, "%s%s: ", indent, strchr(r->key, '.') + 1);
-            options_kinds[r->kind].write(r, field_of(&o->upstreams[i], r), b);
+            options_kinds[r->kind].write(r, field_of(*items_of(o, l) + i * l->size, r),
+                                         b);
             buf_append_char(b, '\n');
             indent = "    ";
         }
@@ -356,13 +494,13 @@ void options_print(const struct options *o, FILE *out)
 {
     struct buf b = {0};
     const char *before = NULL;
+    struct options copy = *o; /* not to write to: lists are found in it */
     for (const struct options_row *r = rows; r < rows + N_ROWS; r++) {
-        if (per_upstream(r))
+        const struct options_list *l = options_list_of(r->key);
+        if (l && strcmp(r->key, l->first) == 0)
+            put_list(&copy, l, &b);
+        if (l || is_short_form(r))
             continue;
-        if (is_short_form(r)) {
-            put_upstreams(o, &b);
-            continue;
-        }
         buf_printf(&b, "%s: ", put_maps(&b, before, r->key));
         before = r->key;
         options_kinds[r->kind].write(r, (const char *)o + r->offset, &b);

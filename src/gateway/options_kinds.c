@@ -57,6 +57,8 @@ void options_put_limits(const struct options_row *r, struct buf *b)
     if (r->kind == CHOICE) {
         for (const char *const *name = r->names; *name; name++)
             buf_printf(b, "%s%s", name == r->names ? "" : ", ", *name);
+    } else if (r->kind == ISOLATION) {
+        buf_append_str(b, "shared, salt, header:NAME, credential");
     } else if (r->kind == SWITCH) {
         buf_append_str(b, "on, off");
     } else if (r->kind >= COUNT && r->kind <= TIME) {
@@ -236,6 +238,23 @@ static int read_choice(const struct options_row *r, const char *value, void *fie
     return refuse(r, value, "no choice", e);
 }
 
+/* shared, salt, header:NAME, credential */
+static int read_isolation(const struct options_row *r, const char *value, void *field,
+                          struct err *e)
+{
+    static const char token[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "0123456789!#$%&'*+-.^_`|~";
+    const bool header = strncmp(value, "header:", 7) == 0 && value[7] &&
+                        value[7 + strspn(value + 7, token)] == '\0';
+    if (!header && strcmp(value, "shared") != 0 && strcmp(value, "salt") != 0 &&
+        strcmp(value, "credential") != 0)
+        return err_set(e, ERR_INVALID,
+                       "%s: \"%.60s\" is no way to tell tenants apart; allowed: shared, "
+                       "salt, header:NAME, credential",
+                       r->key, value);
+    return read_text(r, value, field, e);
+}
+
 /* ---- field to text ----------------------------------------------------------------- */
 
 /* As a double-quoted YAML scalar; control characters cannot be in it. */
@@ -279,5 +298,6 @@ const struct options_kind options_kinds[N_KINDS] = {
     [BYTES] = {"size", sizeof(uint64_t), read_number, write_number},
     [TIME] = {"time", sizeof(uint64_t), read_number, write_number},
     [SWITCH] = {"switch", sizeof(bool), read_switch, write_switch},
+    [ISOLATION] = {"isolation", 0, read_isolation, write_text},
     [CHOICE] = {"choice", sizeof(int), read_choice, write_choice},
 };

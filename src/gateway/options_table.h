@@ -33,13 +33,14 @@ enum options_kind_id {
     TIME,
     SWITCH,
     CHOICE,
+    ISOLATION,
     N_KINDS
 };
 
 struct options_row {
     const char *key;
     enum options_kind_id kind;
-    size_t offset; /* in struct options, or in options_upstream for "upstreams.…" */
+    size_t offset; /* in struct options, or in an item for "upstreams.…", "tenants.…" */
     const char *fallback;
     uint64_t min, max;        /* of the number, or of the length of the text */
     const char *const *names; /* of a CHOICE, ended by NULL */
@@ -55,6 +56,22 @@ struct options_kind {
 };
 
 extern const struct options_kind options_kinds[N_KINDS];
+
+/* A list of maps. The keys of its items are "NAME.…"; one of them makes an item. */
+struct options_list {
+    const char *name, *first; /* "upstreams", "upstreams.url" */
+    const char *item, *one;   /* for people: "an upstream", "each engine" */
+    size_t items, count;      /* in struct options */
+    size_t size, max;         /* of an item; how many */
+};
+
+/* The list of that name, or NULL. */
+const struct options_list *options_list_named(const char *name);
+
+/* The list that a key like "upstreams.url" belongs to, or NULL. */
+const struct options_list *options_list_of(const char *key);
+
+void options_list_clear(struct options *o, const struct options_list *l);
 
 /* What a row allows, for people: "1KiB to 1MiB", "on, off". */
 void options_put_limits(const struct options_row *r, struct buf *b);

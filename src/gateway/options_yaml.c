@@ -5,7 +5,7 @@
  *
  *     stream = document of one map
  *     map    = (KEY value)…     KEY of an inner map gives "OUTER.KEY"
- *     value  = scalar | map of a group of keys | list of maps ("upstreams" alone)
+ *     value  = scalar | map of a group of keys | list of maps ("upstreams", "tenants")
  *
  * Only what the table of options knows is descended into, so depth is bounded.
  */
@@ -24,7 +24,7 @@ struct reader {
     yaml_event_t event;
     const char *name;
     struct options *o;
-    bool seen[OPTIONS_MAX_KEYS];        /* by row; "upstreams.…": in this item */
+    bool seen[OPTIONS_MAX_KEYS];        /* by row; of a list: in this item */
     bool seen_groups[OPTIONS_MAX_KEYS]; /* by first row */
     struct err *e;
 };
@@ -118,14 +118,21 @@ static int note_key(struct reader *r, const char *key)
     return 0;
 }
 
-static int read_upstreams(struct reader *r);
+static int read_list(struct reader *r, const struct options_list *l);
 static int read_map(struct reader *r, const char *outer);
 
 static int read_scalar(struct reader *r, const char *key)
 {
-    if (strcmp(key, "upstreams") == 0)
+    const struct options_list *l = options_list_named(key);
+    if (l &&
+        r->event.data.scalar.length == 0) { /* a list whose items are commented out */
+        options_list_clear(r->o, l);
+        return 0;
+    }
+    if (l)
         return complain(
-            r, "\"%.60s\" is a list of maps; for one engine write upstream: URL", key);
+            r, "\"%.60s\" is a list of maps%s", key,
+            strcmp(key, "upstreams") == 0 ? "; for one engine write upstream: URL" : "");
     if (options_find(key) < 0)
         return complain(r, "\"%.60s\" is a map of keys, not a value", key);
     char *value = take_scalar(r);
@@ -142,20 +149,20 @@ static int read_value(struct reader *r, const char *key)
     int rc = next(r);
     if (rc != 0)
         return rc;
-    const bool is_list = strcmp(key, "upstreams") == 0;
+    const struct options_list *l = options_list_named(key);
     switch ((int)r->event.type) {
     case YAML_SCALAR_EVENT:
         return read_scalar(r, key);
     case YAML_MAPPING_START_EVENT:
-        if (!is_list && options_find_group(key) >= 0)
+        if (!l && options_find_group(key) >= 0)
             return read_map(r, key);
-        return complain(r,
-                        is_list ? "\"%.60s\" is a list: write a dash before each engine"
-                                : "\"%.60s\" takes one value, not a map",
-                        key);
+        if (l)
+            return complain(r, "\"%.60s\" is a list: write a dash before %s", key,
+                            l->one);
+        return complain(r, "\"%.60s\" takes one value, not a map", key);
     case YAML_SEQUENCE_START_EVENT:
-        return is_list ? read_upstreams(r)
-                       : complain(r, "\"%.60s\" takes one value, not a list", key);
+        return l ? read_list(r, l)
+                 : complain(r, "\"%.60s\" takes one value, not a list", key);
     case YAML_ALIAS_EVENT:
         return complain(r, "aliases are not known here");
     }
@@ -166,10 +173,10 @@ static int read_map(struct reader *r, const char *outer)
 {
     int rc = 0;
     for (char *key; rc == 0 && (key = next_key(r, outer, &rc)); free(key)) {
-        if (*outer == '\0' && strncmp(key, "upstreams.", 10) == 0)
-            rc = complain(
-                r, "\"%.60s\" belongs into a list: upstreams:, and a dash before it",
-                key);
+        const struct options_list *l = *outer ? NULL : options_list_of(key);
+        if (l)
+            rc = complain(r, "\"%.60s\" belongs into a list: %s:, and a dash before it",
+                          key, l->name);
         if (rc == 0)
             rc = note_key(r, key);
         if (rc == 0)
@@ -193,17 +200,18 @@ static int read_entry(struct reader *r, const char *key, struct entry *entries)
     return entry->value ? 0 : ERR_FORMAT;
 }
 
-/* The URL makes the upstream and goes first, wherever in the item it stood: it is the
- * first of its rows in the table. */
-static int apply_entries(struct reader *r, const struct entry *entries, size_t line)
+/* The key that makes the item goes first, wherever in the item it stood: it is the first
+ * of its rows in the table. */
+static int apply_entries(struct reader *r, const struct options_list *l,
+                         const struct entry *entries, size_t line)
 {
-    const int url = options_find("upstreams.url");
-    if (!entries[url].value) {
-        err_set(r->e, ERR_INVALID, "an upstream without url");
+    const int first = options_find(l->first);
+    if (!entries[first].value) {
+        err_set(r->e, ERR_INVALID, "%s without %s", l->item, strchr(l->first, '.') + 1);
         return at_line(r, line);
     }
     struct options_info info;
-    for (size_t i = (size_t)url; i < OPTIONS_MAX_KEYS && options_info(i, &info); i++) {
+    for (size_t i = (size_t)first; i < OPTIONS_MAX_KEYS && options_info(i, &info); i++) {
         if (!entries[i].value)
             continue;
         if (options_set(r->o, info.key, entries[i].value, r->e) != 0)
@@ -212,17 +220,17 @@ static int apply_entries(struct reader *r, const struct entry *entries, size_t l
     return 0;
 }
 
-static int read_item(struct reader *r)
+static int read_item(struct reader *r, const struct options_list *l)
 {
     if (r->event.type != YAML_MAPPING_START_EVENT)
-        return complain(r, "an upstream is a map with url, name, …");
+        return complain(r, "%s is a map with %s, …", l->item, strchr(l->first, '.') + 1);
     struct entry entries[OPTIONS_MAX_KEYS] = {0};
     const size_t line = line_of(r);
     int rc = 0;
-    for (char *key; rc == 0 && (key = next_key(r, "upstreams", &rc)); free(key))
+    for (char *key; rc == 0 && (key = next_key(r, l->name, &rc)); free(key))
         rc = read_entry(r, key, entries);
     if (rc == 0)
-        rc = apply_entries(r, entries, line);
+        rc = apply_entries(r, l, entries, line);
     for (size_t i = 0; i < OPTIONS_MAX_KEYS; i++) {
         r->seen[i] = entries[i].value ? false : r->seen[i];
         free(entries[i].value);
@@ -231,13 +239,14 @@ static int read_item(struct reader *r)
 }
 
 /* The list replaces what was there; the short form beside it would be ambiguous. */
-static int read_upstreams(struct reader *r)
+static int read_list(struct reader *r, const struct options_list *l)
 {
-    int rc = options_set(r->o, "upstream", "", r->e);
+    int rc = 0;
+    options_list_clear(r->o, l);
     while (rc == 0 && (rc = next(r)) == 0) {
         if (r->event.type == YAML_SEQUENCE_END_EVENT)
             return 0;
-        rc = read_item(r);
+        rc = read_item(r, l);
     }
     return rc;
 }

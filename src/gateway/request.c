@@ -192,14 +192,15 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
     log_event(LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status",
               "%d", rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
               rq->target ? rq->target->replica->name : "-", "slot", "%d",
-              rq->job.plan.slot, "in_bytes", "%zu", rq->body_bytes, "out_bytes", "%llu",
-              (unsigned long long)rq->out_bytes, "prompt_tokens", "%lld",
-              (long long)s->prompt_tokens, "cached_tokens", "%lld",
-              (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
-              "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
-              "ttft_ms", "%.1f", s->ttft_ms, "saved_ms", "%.1f", s->saved_ms, "queue_ms",
-              "%.1f", queue_ms(rq), "restore_ms", "%.1f", restore_ms(rq), "total_ms",
-              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+              rq->job.plan.slot, "tenant", "%08x", rq->job.tenant, "in_bytes", "%zu",
+              rq->body_bytes, "out_bytes", "%llu", (unsigned long long)rq->out_bytes,
+              "prompt_tokens", "%lld", (long long)s->prompt_tokens, "cached_tokens",
+              "%lld", (long long)s->cached_tokens, "promised", "%lld",
+              (long long)s->captured, "restored", "%d", (int)s->restored, "miss", "%s",
+              s->miss ? s->miss : "-", "ttft_ms", "%.1f", s->ttft_ms, "saved_ms", "%.1f",
+              s->saved_ms, "queue_ms", "%.1f", queue_ms(rq), "restore_ms", "%.1f",
+              restore_ms(rq), "total_ms", "%.1f",
+              ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
 }
 
 static void tell_replica(struct request *rq)
@@ -373,19 +374,31 @@ static void on_sent(void *arg)
 
 /* ---- sending ----------------------------------------------------------------------- */
 
-/* What has to be put into the body; its length. */
-static size_t write_splice(struct request *rq)
+/*
+ * What the gateway puts into a body, in rq->splice: "" for nothing. Returns where: behind
+ * the opening brace, or before the closing one where it must win over what the client said
+ * (the later of two counts).
+ */
+static size_t write_splice(struct request *rq, struct slice body)
 {
     const struct plan *plan = &rq->job.plan;
+    const bool cold = plan->fresh || plan->held_out;
+    const bool at_end = plan->fresh && rq->in.prompt.has_cache_prompt;
+    const char *comma = rq->in.prompt.splice_comma ? "," : "";
     char slot[24] = "";
+    size_t at = rq->in.prompt.splice_at;
+    rq->splice[0] = '\0';
     if (plan->splice_slot)
         snprintf(slot, sizeof(slot), "\"id_slot\":%d", plan->slot);
-    if (!*slot && !plan->held_out)
-        return 0;
-    return (size_t)snprintf(rq->splice, sizeof(rq->splice), "%s%s%s%s", slot,
-                            *slot && plan->held_out ? "," : "",
-                            plan->held_out ? "\"cache_prompt\":false" : "",
-                            rq->in.prompt.splice_comma ? "," : "");
+    if (!*slot && !cold)
+        return at;
+    snprintf(rq->splice, sizeof(rq->splice), "%s%s%s%s%s", at_end ? comma : "", slot,
+             *slot && cold ? "," : "", cold ? "\"cache_prompt\":false" : "",
+             at_end ? "" : comma);
+    if (at_end)
+        for (at = body.len - 1; body.ptr[at] != '}';)
+            at--;
+    return at;
 }
 
 static void send_upstream(struct request *rq)
@@ -401,13 +414,12 @@ static void send_upstream(struct request *rq)
                               .is_head = slice_eq(h->method, SLICE_LIT("HEAD"))};
     size_t length = body.len;
     enter(rq, REQUEST_SEND);
-    const size_t n = write_splice(rq);
-    if (n) {
-        const size_t at = rq->in.prompt.splice_at;
+    const size_t at = write_splice(rq, body);
+    if (rq->splice[0]) {
         cr.body[0] = slice_make(body.ptr, at);
-        cr.body[1] = slice_make(rq->splice, n);
+        cr.body[1] = slice_of(rq->splice);
         cr.body[2] = slice_make(body.ptr + at, body.len - at);
-        length += n;
+        length += cr.body[1].len;
     }
     struct buf head = {0};
     headers_to_engine(&head, h, rq->target->replica->up, length);
@@ -444,10 +456,11 @@ static void on_failed(struct job *job, int status, const char *why)
 /* Reads the prompt, unless its bytes are packed, and hashes its text. */
 static void inspect(struct request *rq, const struct replica *r)
 {
-    if (http_head_get(front_head(rq->client), SLICE_LIT("Content-Encoding")).ptr)
-        inspect_unreadable(&rq->in, &rq->job, "encoded body");
+    const struct inspect_client who = {rq->w->tenants, front_head(rq->client)};
+    if (http_head_get(who.head, SLICE_LIT("Content-Encoding")).ptr)
+        inspect_unreadable(&rq->in, &rq->job, &who, "encoded body");
     else
-        inspect_body(&rq->in, &rq->job, r, rq->route.api, front_body(rq->client));
+        inspect_body(&rq->in, &rq->job, r, &who, rq->route.api, front_body(rq->client));
     if (rq->in.prompt.bar == PROMPT_BAR_UNREADABLE)
         log_event(LOG_DEBUG, "uninspected", "id", "%s", rq->id, "why", "%s",
                   rq->in.prompt.why, "at", "%zu", rq->in.prompt.why_at, NULL);

@@ -156,16 +156,20 @@ static void remove_leaf(struct index *ix, uint32_t id)
     ix->n--;
 }
 
-static void remove_all_below(struct index *ix, uint32_t top)
+/* An entry and all behind it, leaves first, at most `max`. Returns how many. */
+static size_t remove_some(struct index *ix, uint32_t top, size_t max)
 {
-    for (uint32_t id = top, parent;; id = parent) {
+    size_t n = 0;
+    for (uint32_t id = top, parent; n < max; id = parent) {
         while (ix->entries[id].child)
             id = ix->entries[id].child;
         parent = ix->entries[id].parent;
         remove_leaf(ix, id);
+        n++;
         if (id == top)
-            return;
+            break;
     }
+    return n;
 }
 
 static uint32_t take_place(struct index *ix)
@@ -183,14 +187,15 @@ static uint32_t take_place(struct index *ix)
 }
 
 /* Next in age to its parent, whose path was touched last and does not fill the budget. */
-static uint32_t add_entry(struct index *ix, const struct piece *p, uint32_t parent)
+static uint32_t add_entry(struct index *ix, const struct piece *p, uint32_t parent,
+                          uint32_t owner)
 {
     assert(parent == ix->tip);
     const uint32_t id = take_place(ix);
     uint32_t *bucket = bucket_of(ix, p->hash);
     assert(parent == ix->tip);
-    ix->entries[id] =
-        (struct index_entry){.hash = p->hash, .check = p->check, .next = *bucket};
+    ix->entries[id] = (struct index_entry){
+        .hash = p->hash, .check = p->check, .next = *bucket, .owner = owner};
     *bucket = id;
     lru_insert(ix, id, parent);
     family_join(ix, id, parent);
@@ -236,12 +241,13 @@ void index_find(struct index *ix, const struct piece *v, size_t n, struct index_
         tree_mark_down(ix->tree, &hit->at, hit->reach);
 }
 
-uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent)
+uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent,
+                         uint32_t owner)
 {
     touch(ix, parent);
     if (ix->n == ix->cap && ix->entries[INDEX_START].newer == parent)
         return INDEX_START; /* its own path is all there is */
-    return add_entry(ix, p, parent);
+    return add_entry(ix, p, parent, owner);
 }
 
 void index_place(struct index *ix, struct index_entry *e, const struct tree_mark *at)
@@ -259,24 +265,54 @@ uint32_t index_lookup_hash(struct index *ix, struct hash128 hash)
     return id;
 }
 
-size_t index_take(struct index *ix, const struct piece *v, size_t n, uint32_t *ids)
+size_t index_take(struct index *ix, const struct index_lesson *l, size_t n, uint32_t *ids)
 {
     uint32_t last;
-    const size_t known = find_known(ix, v, n, &last);
+    const size_t known = find_known(ix, l->v, n, &last);
     assert(n <= ix->cap);
     touch(ix, last);
     for (size_t i = known; i-- > 0; last = ix->entries[last].parent)
         ids[i] = last;
     for (size_t i = known; i < n; i++)
-        ids[i] = add_entry(ix, &v[i], i ? ids[i - 1] : INDEX_START);
+        ids[i] = add_entry(ix, &l->v[i], i ? ids[i - 1] : INDEX_START, l->owner);
     return known;
 }
 
 void index_forget(struct index *ix, const struct piece *v, size_t n, size_t from)
 {
+    while (index_forget_some(ix, v, n, from, SIZE_MAX))
+        ;
+}
+
+size_t index_forget_some(struct index *ix, const struct piece *v, size_t n, size_t from,
+                         size_t max)
+{
     const uint32_t id = from < n ? index_lookup(ix, &v[from]) : INDEX_START;
-    if (id)
-        remove_all_below(ix, id);
+    return id ? remove_some(ix, id, max) : 0;
+}
+
+size_t index_branch(struct index *ix, const struct piece *v, size_t n)
+{
+    uint32_t id;
+    size_t known = find_known(ix, v, n, &id);
+    for (; known > 1; known--) {
+        const uint32_t parent = ix->entries[id].parent;
+        if (ix->entries[id].elder || ix->entries[id].younger)
+            return known - 1;
+        id = parent;
+    }
+    return 0;
+}
+
+size_t index_drop_owner(struct index *ix, uint32_t owner, size_t max)
+{
+    size_t n = 0;
+    for (uint32_t id = ix->entries[INDEX_START].child, elder; id && n < max; id = elder) {
+        elder = ix->entries[id].elder;
+        if (owner == INDEX_ANY_OWNER || ix->entries[id].owner == owner)
+            n += remove_some(ix, id, max - n);
+    }
+    return n;
 }
 
 void index_stats(const struct index *ix, struct index_stats *out)

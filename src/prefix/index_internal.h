@@ -30,6 +30,7 @@ struct index_entry {
     uint32_t elder, younger; /* other children of the parent */
     uint32_t newer, older;   /* by use */
     uint32_t next;           /* in the bucket, or in the list of free entries */
+    uint32_t owner;
 };
 
 struct index {
@@ -53,11 +54,13 @@ uint32_t index_lookup(struct index *ix, const struct piece *p);
  * Their entries go into ids[]. Returns how many were known before; the others are zero
  * but for their names.
  */
-size_t index_take(struct index *ix, const struct piece *v, size_t n, uint32_t *ids);
+size_t index_take(struct index *ix, const struct index_lesson *l, size_t n,
+                  uint32_t *ids);
 
 /* One more boundary behind `parent`, the most recently used with all before it; or
  * INDEX_START where the budget does not allow a path that long. */
-uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent);
+uint32_t index_put_under(struct index *ix, const struct piece *p, uint32_t parent,
+                         uint32_t owner);
 
 /* By hash alone: only for what this program has written itself. */
 uint32_t index_lookup_hash(struct index *ix, struct hash128 hash);

@@ -170,7 +170,7 @@ void index_learn(struct index *ix, const struct index_lesson *lesson)
     s.ids = mem_array(s.n, sizeof(*s.ids));
     s.bounds = mem_array(lesson->n, sizeof(*s.bounds));
 
-    s.known = index_take(ix, lesson->v, s.n, s.ids);
+    s.known = index_take(ix, lesson, s.n, s.ids);
     collect_anchors(ix, &s);
     const struct index_measure m = {lesson->v, s.anchors, s.n_anchors, ix->density};
     index_bounds_estimate(&m, s.bounds);

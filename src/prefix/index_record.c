@@ -16,7 +16,8 @@ bool index_export(struct index *ix, const struct piece *v, size_t i,
                                  .check = e->check,
                                  .low = e->bounds.low,
                                  .high = e->bounds.high,
-                                 .reach = index_reach(e)};
+                                 .reach = index_reach(e),
+                                 .owner = e->owner};
     return true;
 }
 
@@ -36,7 +37,7 @@ bool index_import(struct index *ix, const struct index_record *r,
     if (known || (parent == INDEX_START && !first))
         return false;
     const struct piece p = {.hash = r->hash, .check = r->check};
-    const uint32_t id = index_put_under(ix, &p, parent);
+    const uint32_t id = index_put_under(ix, &p, parent, r->owner);
     if (id == INDEX_START)
         return false;
     struct index_entry *e = &ix->entries[id];

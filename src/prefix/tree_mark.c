@@ -151,16 +151,6 @@ void tree_mark_up(struct tree *t, struct tree_mark *m, size_t n_blocks)
         tree_mark_clear(t, m);
 }
 
-void tree_mark_branch(struct tree *t, struct tree_mark *m)
-{
-    struct tree_node *n = m->node;
-    if (!n)
-        return;
-    while (!tree_is_root(n->parent) && tree_only_child(n))
-        n = n->parent;
-    move(t, m, n, 1);
-}
-
 size_t tree_mark_down(struct tree *t, struct tree_mark *m, size_t n_tokens)
 {
     if (!m->node)

@@ -21,7 +21,7 @@ _Static_assert(PROMPT_MAX_DEPTH == JLEX_MAX_DEPTH, "the lexer keeps the limit");
 /* Why each is here: docs/prompts.md. */
 const struct prompt_root_field prompt_root_fields[] = {
     {SLICE_LIT("model"), ROOT_TEXT | ROOT_MODEL},
-    {SLICE_LIT("cache_salt"), ROOT_TEXT | ROOT_KV},
+    {SLICE_LIT("cache_salt"), ROOT_TEXT | ROOT_KV | ROOT_SALT},
     {SLICE_LIT("lora"), ROOT_KV | ROOT_ADAPTER},
     {SLICE_LIT("lora_path"), ROOT_KV | ROOT_ADAPTER},
     {SLICE_LIT("tool_choice"), 0},
@@ -196,6 +196,8 @@ static bool take_root(struct scan *s, const struct field *f, struct jlex_token *
         return prompt_fail(s, "string expected", value->start);
     if (flags & ROOT_MODEL)
         s->p->model = jlex_raw(&s->j, value);
+    if (flags & ROOT_SALT)
+        s->p->cache_salt = jlex_raw(&s->j, value);
     if (flags & ROOT_ADAPTER)
         s->p->has_lora = true;
     return jlex_skip(&s->j, value) && prompt_note(s, f->what + (uint32_t)i, value);

@@ -65,7 +65,8 @@ enum root_flags {
     ROOT_TEXT = 1,    /* must be a string */
     ROOT_KV = 2,      /* part of prompt_kv_root() too */
     ROOT_ADAPTER = 4, /* changes the weights */
-    ROOT_MODEL = 8
+    ROOT_MODEL = 8,
+    ROOT_SALT = 16
 };
 struct prompt_root_field {
     struct slice name;

@@ -36,6 +36,7 @@ struct cache *cache_open(const struct cache_options *o, struct workers *w, struc
                                     .max_bytes = o->max_bytes,
                                     .max_blocks = o->max_blocks,
                                     .keep_tokens = true,
+                                    .protect_percent = o->protect_percent,
                                     .on_evict = on_evict,
                                     .arg = c};
     c->tree = tree_new(&to);
@@ -55,6 +56,7 @@ void cache_close(struct cache *c)
     tree_free(c->tree);
     store_close(c->store);
     free(c->models);
+    free(c->lifetimes);
     free(c);
 }
 
@@ -184,7 +186,9 @@ size_t cache_insert(struct cache *c, struct hash128 fingerprint,
 {
     uint32_t model = cache_model_number(c, fingerprint);
     assert(model); /* attached before */
-    const size_t n_new = tree_insert(c->tree, s, m);
+    struct tree_sequence own = *s;
+    own.order = cache_order_of(c, s->owner, model);
+    const size_t n_new = tree_insert(c->tree, &own, m);
     tree_walk(c->tree, m, claim_block, &model);
     tree_pin(c->tree, m);
     return n_new;

@@ -142,12 +142,14 @@ static void import(struct cache_discovery *d, size_t n_blocks)
     uint32_t model = cache_model_number(c, d->q.fingerprint);
     const bool tail = n_blocks * bt > d->sequence.n_tokens;
     struct tree_mark m = {0};
-    const struct tree_sequence s = {.chain = d->chain,
-                                    .n = tail ? n_blocks - 1 : n_blocks,
-                                    .tokens = d->sequence.tokens,
-                                    .tail_tokens =
-                                        tail ? (uint32_t)(d->sequence.n_tokens % bt) : 0,
-                                    .token_bytes = d->sequence.token_bytes};
+    const struct tree_sequence s = {
+        .chain = d->chain,
+        .n = tail ? n_blocks - 1 : n_blocks,
+        .tokens = d->sequence.tokens,
+        .tail_tokens = tail ? (uint32_t)(d->sequence.n_tokens % bt) : 0,
+        .token_bytes = d->sequence.token_bytes,
+        .owner = cache_root_tenant(d->q.root),
+        .order = cache_order_of(c, cache_root_tenant(d->q.root), model)};
     c->shared.blocks += tree_insert(c->tree, &s, &m);
     tree_walk(c->tree, &m, mark_stored, &model);
     if (m.node)

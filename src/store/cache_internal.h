@@ -5,7 +5,9 @@
 /*
  * What the files of the cache share:
  *
- *     cache.c          opening, reading, writing        cache_recover.c  after a restart
+ *     cache.c         opening, reading, writing    cache_recover.c  after a restart
+ *     cache_policy.c  how long blocks stay         cache_clock.c    what time it is
+ *     cache_forget.c  what is to be forgotten
  */
 
 #include "prefix/chain.h"
@@ -31,6 +33,36 @@ struct cache_model {
     struct cache_recovery *recovery; /* under way, or NULL */
 };
 
+/*
+ * The store's own clock: seconds that it was in use. `points` tell for some of them what
+ * the wall clock said, the last one for now; from these the age of a file follows.
+ */
+#define CACHE_CLOCK_POINTS 64
+struct cache_clock {
+    bool runs;
+    uint32_t now_s;
+    uint64_t mono_s; /* the owner's clock then */
+    struct cache_clock_point {
+        int64_t wall_s;
+        uint32_t at_s;
+    } points[CACHE_CLOCK_POINTS];
+    size_t n_points;
+};
+
+/* Goes on from what the store has noted; half of `shortest_s` at most has passed since. */
+void cache_clock_start(struct cache_clock *k, const struct store *s, uint32_t shortest_s,
+                       uint64_t mono_s, int64_t wall_s);
+/* Moves on, and notes a point in the store from time to time. */
+void cache_clock_tick(struct cache_clock *k, struct store *s, uint32_t shortest_s,
+                      uint64_t mono_s, int64_t wall_s);
+/* The store's time when the wall clock said that. */
+uint32_t cache_clock_at(const struct cache_clock *k, int64_t wall_s);
+
+/* An order of use of the tree: what has one model and one lifetime. */
+struct cache_order {
+    uint32_t model, ttl_s;
+};
+
 struct cache {
     struct cache_options o;
     struct chain_key key;
@@ -43,7 +75,18 @@ struct cache {
     size_t n_models;
     uint64_t foreign_kept; /* what pruning was told to leave, the last time */
     struct cache_share_stats shared;
+    struct cache_clock clock;
+    uint32_t ttl_s;
+    struct cache_lifetime *lifetimes;
+    size_t n_lifetimes;
+    struct cache_order orders[TREE_ORDERS];
+    unsigned n_orders;
 };
+
+/* The order of use for blocks of a tenant and a model (number). */
+unsigned cache_order_of(struct cache *c, uint32_t tenant, uint32_t model);
+
+uint32_t cache_root_tenant(struct hash128 root);
 
 /* Number of a fingerprint, 0 where it is new. */
 uint32_t cache_model_number(const struct cache *c, struct hash128 fingerprint);

@@ -27,6 +27,7 @@
 struct found {
     struct store_head head;
     uint32_t *tokens;
+    int64_t used_s; /* by the wall clock */
     size_t parent;  /* index in the list, NONE at a root */
     bool whole;     /* its parent is there, or none is needed */
     bool tried;     /* choose() has been there */
@@ -207,9 +208,11 @@ static void insert_found(struct cache_recovery *a, size_t leaf)
     const size_t n = (size_t)end->index + 1;
     struct hash128 *chain = mem_array(n, sizeof(*chain));
     uint32_t *tokens = mem_array(n * bt, sizeof(*tokens));
+    uint32_t tenant = 0;
     for (size_t i = n, at = leaf; i-- > 0; at = a->v[at].parent) {
         const struct found *f = &a->v[at];
         chain[i] = f->head.hash;
+        tenant = cache_root_tenant(f->head.parent);
         memcpy(tokens + i * bt, f->tokens, f->head.n_tokens * sizeof(*tokens));
     }
     const bool tail = end->n_tokens < bt;
@@ -218,8 +221,12 @@ static void insert_found(struct cache_recovery *a, size_t leaf)
                                     .n = tail ? n - 1 : n,
                                     .tokens = tokens,
                                     .tail_tokens = tail ? end->n_tokens : 0,
-                                    .token_bytes = c->models[a->model - 1].token_bytes};
+                                    .token_bytes = c->models[a->model - 1].token_bytes,
+                                    .owner = tenant,
+                                    .order = cache_order_of(c, tenant, a->model)};
+    tree_now(c->tree, cache_clock_at(&c->clock, a->v[leaf].used_s));
     tree_insert(c->tree, &s, &m);
+    tree_now(c->tree, c->clock.now_s);
     tree_walk(c->tree, &m, mark_stored, &a->model);
     /* What the tree has no room for (others are pinned) is of no use in the store. */
     for (size_t i = n, at = leaf; i-- > tree_mark_blocks(&m); at = a->v[at].parent)
@@ -360,6 +367,7 @@ static void on_found(void *arg, const struct store_block *b)
         a->v = mem_rearray(a->v, a->cap, sizeof(*a->v));
     }
     a->v[a->n++] = (struct found){.head = b->head,
+                                  .used_s = b->used_s,
                                   .tokens = (uint32_t *)(void *)mem_dup(
                                       b->tokens, b->head.n_tokens * sizeof(uint32_t))};
 }

@@ -23,7 +23,7 @@ _Static_assert(sizeof(struct head) == 32, "no padding");
 struct packed_record {
     struct hash128 hash;
     uint64_t check;
-    uint32_t low, high, reach, zero;
+    uint32_t low, high, reach, owner;
 };
 _Static_assert(sizeof(struct packed_record) == 40, "no padding");
 
@@ -75,7 +75,8 @@ void cache_sequence_write(const struct cache_sequence *s, struct buf *out)
                                         .check = r->check,
                                         .low = r->low,
                                         .high = r->high,
-                                        .reach = r->reach};
+                                        .reach = r->reach,
+                                        .owner = r->owner};
         buf_append(out, &p, sizeof(p));
     }
     struct slice all = buf_slice(out);
@@ -123,8 +124,8 @@ int cache_sequence_read(struct slice value, struct cache_sequence *s, struct err
     for (size_t i = 0; i < s->n_records; i++) {
         struct packed_record p;
         memcpy(&p, at + i * sizeof(p), sizeof(p));
-        s->records[i] =
-            (struct index_record){p.hash, before, p.check, p.low, p.high, p.reach};
+        s->records[i] = (struct index_record){p.hash, before,  p.check, p.low,
+                                              p.high, p.reach, p.owner};
         before = p.hash;
     }
     return 0;

@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/list.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/trouble.h"
@@ -27,6 +28,7 @@ struct prompt_log {
                            comes meanwhile waits, to keep the order */
     int fd;             /* -1: not writable */
     struct trouble trouble;
+    struct list forgets; /* struct forget: wait for their turn */
 };
 
 /* ---- records ----------------------------------------------------------------------- */
@@ -48,7 +50,7 @@ void prompt_log_encode(const struct prompt_record *r,
     memcpy(out + 48, &r->boundary.reach, 4);
     memcpy(out + 52, &r->block, 16);
     memcpy(out + 68, &r->n_blocks, 4);
-    memset(out + 72, 0, 4);
+    memcpy(out + 72, &r->boundary.owner, 4);
     const uint32_t sum = record_sum(out);
     memcpy(out + PROMPT_LOG_RECORD - 4, &sum, 4);
 }
@@ -56,10 +58,9 @@ void prompt_log_encode(const struct prompt_record *r,
 bool prompt_log_decode(const unsigned char bytes[PROMPT_LOG_RECORD],
                        struct prompt_record *r)
 {
-    uint32_t zero, sum;
-    memcpy(&zero, bytes + 72, 4);
+    uint32_t sum;
     memcpy(&sum, bytes + PROMPT_LOG_RECORD - 4, 4);
-    if (zero || sum != record_sum(bytes))
+    if (sum != record_sum(bytes))
         return false;
     memcpy(&r->boundary.hash, bytes, 16);
     memcpy(&r->boundary.parent, bytes + 16, 16);
@@ -69,6 +70,7 @@ bool prompt_log_decode(const unsigned char bytes[PROMPT_LOG_RECORD],
     memcpy(&r->boundary.reach, bytes + 48, 4);
     memcpy(&r->block, bytes + 52, 16);
     memcpy(&r->n_blocks, bytes + 68, 4);
+    memcpy(&r->boundary.owner, bytes + 72, 4);
     return true;
 }
 
@@ -78,6 +80,15 @@ struct records {
     struct prompt_record *v;
     size_t n, cap;
 };
+
+static void add_record(struct records *out, const unsigned char bytes[PROMPT_LOG_RECORD])
+{
+    if (out->n == out->cap) {
+        out->cap = out->cap ? 2 * out->cap : 256;
+        out->v = mem_rearray(out->v, out->cap, sizeof(*out->v));
+    }
+    out->n += prompt_log_decode(bytes, &out->v[out->n]);
+}
 
 static void load_file(const char *dir, const char *name, struct records *out)
 {
@@ -93,13 +104,8 @@ static void load_file(const char *dir, const char *name, struct records *out)
         return;
     }
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
-        while (fread(bytes, 1, sizeof(bytes), f) == sizeof(bytes)) {
-            if (out->n == out->cap) {
-                out->cap = out->cap ? 2 * out->cap : 256;
-                out->v = mem_rearray(out->v, out->cap, sizeof(*out->v));
-            }
-            out->n += prompt_log_decode(bytes, &out->v[out->n]);
-        }
+        while (fread(bytes, 1, sizeof(bytes), f) == sizeof(bytes))
+            add_record(out, bytes);
     fclose(f);
 }
 
@@ -187,16 +193,22 @@ struct prompt_log *prompt_log_open(const char *dir, uint64_t max_bytes, struct w
     l->older = mem_printf("%s/prompts.log.1", dir);
     l->max_bytes = max_bytes / 2;
     l->workers = w;
+    list_init(&l->forgets);
     open_file(l);
     return l;
 }
 
 /* ---- writing ----------------------------------------------------------------------- */
 
+static void put_record(struct buf *out, const struct prompt_record *r)
+{
+    prompt_log_encode(r, (unsigned char *)buf_reserve(out, PROMPT_LOG_RECORD));
+    buf_commit(out, PROMPT_LOG_RECORD);
+}
+
 void prompt_log_add(struct prompt_log *l, const struct prompt_record *r)
 {
-    prompt_log_encode(r, (unsigned char *)buf_reserve(&l->pending, PROMPT_LOG_RECORD));
-    buf_commit(&l->pending, PROMPT_LOG_RECORD);
+    put_record(&l->pending, r);
 }
 
 /* Somebody else may have taken the file away, or it could not be opened before. */
@@ -260,15 +272,139 @@ static void on_appended(void *arg)
     prompt_log_flush(l);
 }
 
-void prompt_log_flush(struct prompt_log *l)
+/* Hands what waits over to the worker that is about to start. */
+static void take_pending(struct prompt_log *l)
 {
-    if (l->writing || !buf_len(&l->pending))
-        return;
     const struct buf spare = l->written;
     l->written = l->pending;
     l->pending = spare;
     l->writing = true;
+}
+
+static void start_forget(struct prompt_log *l);
+
+void prompt_log_flush(struct prompt_log *l)
+{
+    if (l->writing)
+        return;
+    if (!list_empty(&l->forgets)) {
+        start_forget(l);
+        return;
+    }
+    if (!buf_len(&l->pending))
+        return;
+    take_pending(l);
     workers_submit(l->workers, run_append, on_appended, l);
+}
+
+/* ---- forgetting -------------------------------------------------------------------- */
+
+struct forget {
+    struct list link;
+    struct prompt_log *log;
+    struct prompt_log_forget what;
+    size_t cap; /* of what.gone, sorted or in order of arrival behind n_sorted */
+    size_t n_sorted;
+    void (*done)(void *arg);
+    void *arg;
+};
+
+static int by_hash(const void *x, const void *y)
+{
+    return memcmp(x, y, sizeof(struct hash128));
+}
+
+static bool is_gone(const struct forget *f, struct hash128 hash)
+{
+    if (f->n_sorted && bsearch(&hash, f->what.gone, f->n_sorted, sizeof(hash), by_hash))
+        return true;
+    for (size_t i = f->n_sorted; i < f->what.n_gone; i++)
+        if (hash128_eq(f->what.gone[i], hash))
+            return true;
+    return false;
+}
+
+static void note_gone(struct forget *f, struct hash128 hash)
+{
+    if (f->what.n_gone == f->cap) {
+        f->cap = f->cap ? 2 * f->cap : 64;
+        f->what.gone = mem_rearray(f->what.gone, f->cap, sizeof(hash));
+    }
+    f->what.gone[f->what.n_gone++] = hash;
+    if (f->what.n_gone - f->n_sorted < 256)
+        return;
+    qsort(f->what.gone, f->what.n_gone, sizeof(hash), by_hash);
+    f->n_sorted = f->what.n_gone;
+}
+
+static bool forgets(struct forget *f, const struct prompt_record *r)
+{
+    const uint32_t owner = f->what.owner;
+    if (owner == INDEX_ANY_OWNER || (owner && owner == r->boundary.owner) ||
+        is_gone(f, r->boundary.hash))
+        return true;
+    if (!f->what.n_gone || !is_gone(f, r->boundary.parent))
+        return false;
+    note_gone(f, r->boundary.hash); /* what continues it comes later */
+    return true;
+}
+
+/* What is left of both files, and of what waited to be written, becomes one new one. */
+static void run_forget(void *arg)
+{
+    struct forget *f = arg;
+    struct prompt_log *l = f->log;
+    struct records all = {0};
+    load_file(l->dir, "prompts.log.1", &all);
+    load_file(l->dir, "prompts.log", &all);
+    const struct slice waited = buf_slice(&l->written);
+    for (size_t at = 0; at < waited.len; at += PROMPT_LOG_RECORD)
+        add_record(&all, (const unsigned char *)waited.ptr + at);
+    buf_clear(&l->written);
+    for (size_t i = 0; i < all.n; i++)
+        if (!forgets(f, &all.v[i]))
+            put_record(&l->written, &all.v[i]);
+    free(all.v);
+    /* Better without than with what was to be forgotten: first the old ones go. */
+    if (l->fd >= 0)
+        close(l->fd);
+    unlink(l->path);
+    unlink(l->older);
+    open_file(l);
+    write_out(l, buf_slice(&l->written));
+}
+
+static void on_forgotten(void *arg)
+{
+    struct forget *f = arg;
+    struct prompt_log *l = f->log;
+    buf_clear(&l->written);
+    l->writing = false;
+    f->done(f->arg);
+    free(f->what.gone);
+    free(f);
+    prompt_log_flush(l);
+}
+
+static void start_forget(struct prompt_log *l)
+{
+    struct forget *f = LIST_ENTRY(l->forgets.next, struct forget, link);
+    list_del(&f->link);
+    take_pending(l);
+    workers_submit(l->workers, run_forget, on_forgotten, f);
+}
+
+void prompt_log_forget(struct prompt_log *l, const struct prompt_log_forget *what,
+                       void (*done)(void *arg), void *arg)
+{
+    struct forget *f = mem_zalloc(sizeof(*f));
+    f->log = l;
+    f->what = *what;
+    f->cap = what->n_gone;
+    f->done = done;
+    f->arg = arg;
+    list_push_back(&l->forgets, &f->link);
+    prompt_log_flush(l);
 }
 
 void prompt_log_close(struct prompt_log *l)

@@ -250,7 +250,8 @@ static void tell_some(void *arg)
     struct scan *c = arg;
     for (int i = 0; i < SCAN_BATCH && c->told < c->list.n_order; i++) {
         struct store_found *f = c->list.order[c->told++];
-        const struct store_block b = {.head = f->head, .tokens = f->tokens};
+        const struct store_block b = {
+            .head = f->head, .tokens = f->tokens, .used_s = f->used_ns / 1000000000};
         c->cb(c->arg, &b);
         free(f->tokens); /* now: there may be a million of them */
         f->tokens = NULL;

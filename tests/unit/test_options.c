@@ -171,6 +171,79 @@ static void test_options_a_list_replaces_the_list_before(void **state)
     assert_string_equal(o.upstreams[0].name, "new:1");
 }
 
+static void test_options_tenants_are_a_list_as_well(void **state)
+{
+    (void)state;
+    assert_parses("isolation: header:X-Team\n"
+                  "store: {ttl: 1d}\n"
+                  "tenants:\n"
+                  "- ttl: 1h\n"
+                  "  name: a\n"
+                  "  match: blue team\n"
+                  "- name: b\n"
+                  "upstream: http://h:1\n");
+    assert_int_equal(o.n_tenants, 2);
+    assert_string_equal(o.tenants[0].name, "a");
+    assert_string_equal(o.tenants[0].match, "blue team");
+    assert_int_equal(o.tenants[0].ttl_ms, 3600000);
+    assert_string_equal(o.tenants[1].match, "");
+    assert_int_equal(o.tenants[1].ttl_ms, 0);
+    assert_int_equal(options_isolation(&o), OPTIONS_HEADER);
+    assert_int_equal(options_check(&o, &e), 0);
+    char *first = printed(&o);
+    assert_non_null(strstr(first, "tenants:\n  - name: \"a\"\n"));
+    assert_parses(first);
+    char *second = printed(&o);
+    assert_string_equal(first, second);
+    free(first);
+    free(second);
+    assert_parses("tenants:\n"); /* nothing behind it: none */
+    assert_int_equal(o.n_tenants, 0);
+    assert_fails("tenants: x\n", "is a list of maps");
+    assert_fails("tenants:\n- ttl: 1h\n", "t.yaml:2:", "a tenant without name");
+    assert_fails("isolation: \"header:\"\n", "no way to tell tenants apart");
+    assert_fails("isolation: header:a b\n", "allowed: shared, salt");
+    assert_fails("isolation: none\n", "header:NAME");
+}
+
+static void assert_check_says(const char *text, const char *part)
+{
+    struct err why = {0};
+    options_free(&o);
+    options_default(&o);
+    assert_parses(text);
+    assert_int_not_equal(options_check(&o, &why), 0);
+    if (!strstr(why.text, part))
+        fail_msg("\"%s\" lacks \"%s\"", why.text, part);
+}
+
+static void test_options_tenants_can_be_told_apart(void **state)
+{
+    (void)state;
+    const char *sum = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    char *good = mem_printf("upstream: http://h:1\ntenants: [{name: a, match: %s}, "
+                            "{name: b}]\n",
+                            sum);
+    assert_parses(good);
+    assert_int_equal(options_check(&o, &e), 0);
+    free(good);
+    assert_check_says("upstream: http://h:1\ntenants: [{name: a, match: key}]\n",
+                      "sha256sum");
+    assert_check_says("upstream: http://h:1\nisolation: shared\ntenants: [{name: a}]\n",
+                      "isolation: shared");
+    assert_check_says("upstream: http://h:1\ntenants: [{name: a}, {name: b}]\n",
+                      "\"a\" and \"b\" are one");
+    assert_check_says("upstream: http://h:1\nisolation: salt\n"
+                      "tenants: [{name: a, match: x}, {name: a, match: y}]\n",
+                      "there twice");
+    assert_check_says("upstream: http://h:1\nisolation: salt\n"
+                      "tenants: [{name: a, ttl: 1h}, {name: b, ttl: 2h, match: b}, "
+                      "{name: c, ttl: 3h, match: c}, {name: d, ttl: 4h, match: d}, "
+                      "{name: e, ttl: 5h, match: e}, {name: f, ttl: 6h, match: f}, "
+                      "{name: g, ttl: 7h, match: g}, {name: h, ttl: 8h, match: h}]\n",
+                      "more than 8 different times");
+}
+
 static void test_options_null_is_empty(void **state)
 {
     (void)state;
@@ -380,6 +453,7 @@ static void test_options_every_number_is_limited_at_both_ends(void **state)
     (void)state;
     struct options_info info;
     int numbers = 0;
+    assert_int_equal(options_set(&o, "tenants.name", "one", &e), 0);
     for (size_t i = 0; options_info(i, &info); i++) {
         if (!strstr("number power of two size time", info.type))
             continue;
@@ -522,6 +596,8 @@ int main(void)
         TEST(test_options_upstreams_are_a_list_in_any_order_of_keys),
         TEST(test_options_upstream_is_short_for_a_list_of_one),
         TEST(test_options_a_list_replaces_the_list_before),
+        TEST(test_options_tenants_are_a_list_as_well),
+        TEST(test_options_tenants_can_be_told_apart),
         TEST(test_options_null_is_empty),
         TEST(test_options_switches_know_what_people_write),
         TEST(test_options_unknown_keys_name_line_and_nearest),

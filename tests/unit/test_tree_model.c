@@ -178,14 +178,6 @@ static int newest_child(const struct bench *x, int parent)
     return best;
 }
 
-static bool only_child(const struct bench *x, int i)
-{
-    for (int k = 0; k < x->top; k++)
-        if (k != i && x->b[k].alive && x->b[k].parent == x->b[i].parent)
-            return false;
-    return true;
-}
-
 static size_t depth_of(const struct bench *x, int i)
 {
     size_t n = 0;
@@ -478,15 +470,6 @@ static void op_drop_some(struct bench *x, int m)
         tree_drop_some(x->tree, &x->mark[m], 1 + below(x, 9));
 }
 
-static void op_branch(struct bench *x, int m)
-{
-    int at = x->at[m].block;
-    tree_mark_branch(x->tree, &x->mark[m]);
-    while (at >= 0 && x->b[at].parent >= 0 && only_child(x, at))
-        at = x->b[at].parent;
-    x->at[m].block = at;
-}
-
 static void op_pin(struct bench *x, int m)
 {
     int n = 0;
@@ -591,10 +574,10 @@ static const struct {
     void (*run)(struct bench *x, int m);
     unsigned weight;
 } ops[] = {
-    {op_insert, 40}, {op_match, 12},    {op_touch, 12},     {op_pin, 6},  {op_unpin, 5},
-    {op_drop, 2},    {op_shrink, 2},    {op_hold, 5},       {op_up, 5},   {op_down, 5},
-    {op_copy, 5},    {op_state, 4},     {op_release, 2},    {op_time, 8}, {op_expire, 4},
-    {op_branch, 2},  {op_drop_some, 2}, {op_drop_owner, 1},
+    {op_insert, 40},   {op_match, 12},     {op_touch, 12},  {op_pin, 6},  {op_unpin, 5},
+    {op_drop, 2},      {op_shrink, 2},     {op_hold, 5},    {op_up, 5},   {op_down, 5},
+    {op_copy, 5},      {op_state, 4},      {op_release, 2}, {op_time, 8}, {op_expire, 4},
+    {op_drop_some, 2}, {op_drop_owner, 1},
 };
 
 /* ---- comparing --------------------------------------------------------------------- */

@@ -16,6 +16,7 @@ BEGIN {
     owner["xxhash.h"] = "prefix"
     owner["yaml.h"] = "gateway"
     owner["hiredis"] = "store"
+    owner["nettle/"] = "gateway"
     # `incipit version` prints the versions of the libraries.
     exception["src/cmd/cmd_version.c"] = 1
 }
