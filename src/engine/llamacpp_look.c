@@ -52,8 +52,9 @@ static void write_cut(struct llama_look *k, const struct slotfile *f)
 static void look_at_slot(struct llama_look *k, struct slice bytes)
 {
     struct slotfile *f = mem_alloc(sizeof(*f));
-    if (slotfile_parse(f, bytes, &k->err) != 0) {
-        /* it says why */
+    struct err e = {0};
+    if (slotfile_parse(f, bytes, &e) != 0) {
+        err_set(&k->err, e.code, "a saved slot cannot be cut into tokens: %s", e.text);
     } else if (f->n_tokens != k->n_tokens) {
         err_set(&k->err, ERR_MISMATCH, "a saved slot file does not hold its prompt");
     } else {

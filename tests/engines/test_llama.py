@@ -52,13 +52,13 @@ class Bench(unittest.TestCase):
         self.engines.append(e)
         return e
 
-    def gateway(self, engine, port=None):
+    def gateway(self, engine, port=None, mode="store"):
         g = harness.Gateway(os.path.join(self.folder, f"gateway-{len(self.gateways)}"),
                             f"http://127.0.0.1:{port or engine.port}")
         g.slot_dir, g.store_dir = engine.slot_dir, os.path.join(self.folder, "store")
         g.start()
         self.gateways.append(g)
-        g.wait_ready("store")
+        g.wait_ready(mode)
         return g
 
     def restart(self, engine, gateway, **options):

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""Which engine states belong together, on real ones: settings that must share blocks, and
+settings that must not."""
+
+import unittest
+
+from test_llama import CHAT, Bench, chat
+
+ROPE = "llama_rope_scaling_type.LLAMA_ROPE_SCALING_TYPE_"
+FA_OFF = "llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED"
+KV = {f"cache_type_{x}": "ggml_type.GGML_TYPE_Q8_0" for x in "kv"}
+
+
+class Kinds:
+    def fingerprint(self, gateway):
+        return gateway.replica()["fingerprint"]
+
+    def taught(self, **options):
+        engine = self.engine(**options)
+        gateway = self.gateway(engine)
+        self.ask(gateway, chat("What does rule one say?"))
+        gateway.wait_quiet()
+        return engine, gateway
+
+    def reused(self, gateway, question="What does rule two say?"):
+        return self.ask(gateway, chat(question))["timings"]["cache_n"]
+
+    def test_cores_and_batches_share(self):
+        engine, gateway = self.taught()
+        first = self.fingerprint(gateway)
+        for options in ({"threads": 2}, {"batch": 256}, {"batch": 2048, "ctx": 8192},
+                        {"batch": 64, "params": {"n_ubatch": 64}}):
+            engine, gateway = self.restart(engine, gateway, **options)
+            self.assertEqual(self.fingerprint(gateway), first, options)
+            self.assertGreater(self.reused(gateway), 900, options)
+
+    def test_positions_separate(self):
+        """Told nowhere; only the answers show them."""
+        engine, gateway = self.taught()
+        seen = [self.fingerprint(gateway)]
+        for params in ({"rope_freq_base": 1e6}, {"rope_freq_scale": 0.5},
+                       {"rope_scaling_type": ROPE + "YARN", "rope_freq_scale": 0.25,
+                        "yarn_orig_ctx": 2048}):
+            engine, gateway = self.restart(engine, gateway, params=params)
+            self.assertNotIn(self.fingerprint(gateway), seen, params)
+            self.assertLess(self.reused(gateway), 10, params)
+            seen.append(self.fingerprint(gateway))
+
+    def test_other_type_keeps_old_blocks_apart(self):
+        engine, gateway = self.taught()
+        first = self.fingerprint(gateway)
+        engine, gateway = self.restart(engine, gateway, params=KV)
+        self.assertNotEqual(self.fingerprint(gateway), first)
+        self.assertEqual(self.reused(gateway), 0)
+        engine, gateway = self.restart(engine, gateway)
+        self.assertEqual(self.fingerprint(gateway), first)
+        self.assertGreater(self.reused(gateway), 900)
+
+    def test_adapters_that_somebody_sets(self):
+        engine, gateway = self.taught(adapters=["adapter"], slots=1)
+        first = self.fingerprint(gateway)
+        self.ask(gateway, chat("Hello?", system="Something else. " * 40))
+        gateway.wait_quiet()
+        engine.post("/lora-adapters", [{"id": 0, "scale": 0.5}])
+        self.assertLess(self.reused(gateway), 10)
+        self.assertEqual(gateway.replica()["restores"], 0)
+        gateway.wait_ready("store")
+        self.assertNotEqual(self.fingerprint(gateway), first)
+
+    def test_states_that_cannot_be_cut_are_observed(self):
+        for name, params in (("swa", {}), ("swa", {"swa_full": True}), ("hybrid", {}),
+                             ("recurrent", {}), ("tiny", {"flash_attn_type": FA_OFF})):
+            with self.subTest(name, params=params):
+                engine = self.engine(model_name=name, params=params)
+                gateway = self.gateway(engine, mode="observe")
+                reason = gateway.replica()["mode_reason"]
+                print(f"        {self.build}, {name} {params}: {reason}", flush=True)
+                self.assertIn("cannot be cut", reason)
+                self.ask(gateway, chat("Still served?", system="Briefly.", n=2))
+                gateway.stop()
+                engine.stop()
+
+
+class Old(Kinds, Bench):
+    build = "old"
+
+
+class New(Kinds, Bench):
+    build = "new"
+
+
+class Together(Bench):
+    """Both builds over one store directory."""
+
+    def test_builds_do_not_restore_each_others_blocks(self):
+        self.build = "old"
+        engine = self.engine()
+        gateway = self.gateway(engine)
+        self.ask(gateway, chat("What does rule one say?"))
+        gateway.wait_quiet()
+        first = gateway.replica()["fingerprint"]
+        for build, reuses in (("new", False), ("old", True), ("new", True)):
+            self.build = build
+            engine, gateway = self.restart(engine, gateway)
+            self.assertEqual(gateway.replica()["fingerprint"] == first, build == "old")
+            answer = self.ask(gateway, chat(f"What does rule two say, {build} build?"))
+            gateway.wait_quiet()
+            reused = answer["timings"]["cache_n"]
+            print(f"        one store, {build} build: {reused} tokens reused", flush=True)
+            self.assertEqual(reused > 900, reuses, build)
+            reference = self.engine()
+            reference.post(CHAT, dict(chat("What does rule one say?"), id_slot=0))
+            left = reference.post(CHAT, dict(chat(f"What does rule two say, {build} build?"),
+                                             id_slot=0))[1]
+            if left["timings"]["cache_n"] == reused:
+                self.assertEqual(self.text(left), self.text(answer))
+            reference.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
