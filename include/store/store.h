@@ -137,6 +137,16 @@ typedef void (*store_get_cb)(void *arg, struct store_block **blocks, size_t good
 void store_get(struct store *s, struct hash128 fingerprint, const struct hash128 *hashes,
                size_t n, store_get_cb done, void *arg);
 
+/*
+ * What tells the model of a fingerprint from others that have the same: a note that is
+ * compared with the one of the gateway that was first to share it. Until that has been
+ * done, and where `same` says no, nothing of the model is read from or written to the
+ * shared tier.
+ */
+typedef bool (*store_same_cb)(const char *ours, const char *theirs);
+void store_vouch(struct store *s, struct hash128 fingerprint, const char *note,
+                 store_same_cb same);
+
 /* A block is in use: the shared tier is to have it, from here where it has lost it. */
 void store_share(struct store *s, struct hash128 fingerprint, struct hash128 hash);
 

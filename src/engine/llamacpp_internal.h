@@ -242,6 +242,10 @@ bool llama_logits_agree(const struct llama_logits *a, const struct llama_logits 
 struct hash128 llama_fingerprint(struct store *s, struct slice identity,
                                  const struct llama_logits *seen);
 
+/* Lets gateways that share a store compare them before they share anything. */
+void llama_vouch(struct store *s, struct hash128 fingerprint,
+                 const struct llama_logits *seen);
+
 /* llamacpp_look.c: what the probe has to find out in files, on a worker. Texts and
  * buffers are the probe's. */
 struct llama_look {

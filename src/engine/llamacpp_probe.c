@@ -605,6 +605,7 @@ static void attach(struct probe *p)
     l->fingerprint = llama_fingerprint(store, buf_slice(&p->identity), &p->logits);
     *l->frame = *p->look.frame;
     l->r->seed = l->fingerprint;
+    llama_vouch(store, l->fingerprint, &p->logits);
     p->working = true;
     cache_attach(l->r->cache, l->fingerprint, l->frame->token_bytes, on_attached, p);
 }

@@ -383,7 +383,8 @@ struct cache_discovery *cache_discover(struct cache *c, const struct cache_quest
                                        void (*done)(void *arg), void *arg)
 {
     struct store_redis *redis = c->store->redis;
-    if (!redis || !store_redis_up(redis) || !cache_model_number(c, q->fingerprint))
+    if (!redis || !store_redis_can(redis, q->fingerprint) ||
+        !cache_model_number(c, q->fingerprint))
         return NULL;
     const size_t n = q->n < CACHE_MAX_BOUNDARIES ? q->n : CACHE_MAX_BOUNDARIES;
     const size_t known = known_boundaries(c, q);

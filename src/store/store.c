@@ -72,6 +72,13 @@ static void on_missing(void *arg, const struct store_name *name)
     store_get(arg, name->fingerprint, &name->hash, 1, on_read_again, NULL);
 }
 
+void store_vouch(struct store *s, struct hash128 fingerprint, const char *note,
+                 store_same_cb same)
+{
+    if (s->redis)
+        store_redis_vouch(s->redis, fingerprint, note, same);
+}
+
 void store_share(struct store *s, struct hash128 fingerprint, struct hash128 hash)
 {
     if (s->redis)

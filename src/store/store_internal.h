@@ -11,7 +11,7 @@
  *     store_ram.c     tier: RAM                   store_dir.c    tier: a directory
  *     store_scan.c    recovery and pruning        store_file.c   files, without symlinks
  *     store_redis.c   tier: Redis (store_redis.h) store_link.c   a connection to it
- *     store_key.c     the key of the hash chains
+ *     store_models.c  what is shared there        store_key.c    the key of the chains
  */
 
 #include <pthread.h>

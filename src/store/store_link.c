@@ -40,12 +40,17 @@ struct store_link {
     uint64_t answered; /* of these, the bytes before the answer that is coming in */
 };
 
+static void disconnect(struct store_link *l);
+static void answer_none(struct store_link *l);
+
+/* The owner knows before those who wait for answers: they may ask again at once. */
 static void fail(struct store_link *l, enum store_redis_error kind, const char *why)
 {
     char text[200];
     snprintf(text, sizeof(text), "%s", why); /* it may be the reader's */
-    store_link_close(l);
+    disconnect(l);
     l->o.on_failed(l->o.arg, kind, text);
+    answer_none(l);
 }
 
 /* ---- commands ---------------------------------------------------------------------- */
@@ -321,10 +326,8 @@ void store_link_open(struct store_link *l)
     workers_submit(l->o.workers, run_lookup, on_looked_up, l->lookup);
 }
 
-void store_link_close(struct store_link *l)
+static void disconnect(struct store_link *l)
 {
-    if (l->state == CLOSED)
-        return;
     l->state = CLOSED;
     if (l->lookup)
         l->lookup->link = NULL;
@@ -334,12 +337,24 @@ void store_link_close(struct store_link *l)
     redisReaderFree(l->reader);
     l->reader = NULL;
     timer_stop(&l->deadline);
+}
+
+static void answer_none(struct store_link *l)
+{
     while (!list_empty(&l->exchanges)) {
         struct exchange *x = oldest(l);
         list_del(&x->link);
         x->cb(x->arg, NULL);
         free(x);
     }
+}
+
+void store_link_close(struct store_link *l)
+{
+    if (l->state == CLOSED)
+        return;
+    disconnect(l);
+    answer_none(l);
 }
 
 struct store_link *store_link_new(const struct store_link_options *o)

@@ -56,6 +56,7 @@ struct store_redis {
     struct list blocks, values; /* errands that wait */
     uint64_t sent_bytes;
     struct loop_timer pump;
+    struct list models; /* what is shared under which name: store_models.c */
     struct store_redis_stats n;
 };
 
@@ -153,6 +154,7 @@ static void on_ready(void *arg)
     r->n.state = STORE_REDIS_UP;
     r->up_us = loop_now_us(r->o.loop);
     r->told = false;
+    store_models_ask(&r->models);
     log_event(LOG_INFO, "redis-up", "where", "%s", r->where, NULL);
 }
 
@@ -306,9 +308,17 @@ static void pump_soon(struct store_redis *r)
 void store_redis_key(const struct store_redis *r, char kind, const struct store_name *n,
                      struct buf *out)
 {
-    char fingerprint[HASH128_HEX], hash[HASH128_HEX];
-    buf_printf(out, "%s:%s:%c:%s", r->prefix, hash128_hex(n->fingerprint, fingerprint),
-               kind, hash128_hex(n->hash, hash));
+    char model[HASH128_HEX], hash[HASH128_HEX];
+    struct hash128 shared = {0, 0};
+    store_redis_shares(r, n->fingerprint, &shared);
+    buf_printf(out, "%s:%s:%c:%s", r->prefix, hash128_hex(shared, model), kind,
+               hash128_hex(n->hash, hash));
+}
+
+/* True where a value of this model may be written. */
+static bool takes(const struct store_redis *r, const struct store_name *n)
+{
+    return r->n.state == STORE_REDIS_UP && store_redis_shares(r, n->fingerprint, NULL);
 }
 
 static void add_key(const struct store_redis *r, char kind, const struct store_name *n,
@@ -327,8 +337,7 @@ void store_redis_put(struct store_redis *r, struct store_block *b)
     const struct slice file = store_block_file(b);
     const struct store_name name = store_name_of(b);
     struct buf key = {0};
-    if (r->n.state != STORE_REDIS_UP || file.len > MAX_VALUE_BYTES ||
-        !has_room(r, file.len)) {
+    if (!takes(r, &name) || file.len > MAX_VALUE_BYTES || !has_room(r, file.len)) {
         r->n.skipped++;
         return;
     }
@@ -353,7 +362,7 @@ static void start_touch(const struct store_redis *r, const struct store_name *na
 void store_redis_touch(struct store_redis *r, struct store_block *b)
 {
     const struct store_name name = store_name_of(b);
-    if (!store_redis_up(r) || !has_room(r, store_block_file(b).len))
+    if (!takes(r, &name) || !has_room(r, store_block_file(b).len))
         return;
     struct errand *x = new_errand(r, TOUCH);
     x->block = store_block_get(b);
@@ -363,7 +372,7 @@ void store_redis_touch(struct store_redis *r, struct store_block *b)
 
 void store_redis_want(struct store_redis *r, const struct store_name *name)
 {
-    if (r->n.state != STORE_REDIS_UP)
+    if (!takes(r, name))
         return;
     struct errand *x = new_errand(r, WANT);
     x->name = *name;
@@ -375,7 +384,7 @@ void store_redis_set(struct store_redis *r, char kind, const struct store_name *
                      struct slice value)
 {
     struct buf key = {0};
-    if (r->n.state != STORE_REDIS_UP || !has_room(r, value.len))
+    if (!takes(r, n) || !has_room(r, value.len))
         return;
     struct errand *x = new_errand(r, SET);
     store_redis_key(r, kind, n, &key);
@@ -387,7 +396,7 @@ void store_redis_set(struct store_redis *r, char kind, const struct store_name *
 
 void store_redis_delete(struct store_redis *r, char kind, const struct store_name *n)
 {
-    if (!store_redis_up(r))
+    if (!store_redis_can(r, n->fingerprint))
         return;
     struct errand *x = new_errand(r, DELETE);
     store_command_start(&x->command, "DEL", 1);
@@ -398,7 +407,7 @@ void store_redis_delete(struct store_redis *r, char kind, const struct store_nam
 bool store_redis_check(struct store_redis *r, char kind, const struct store_name *n,
                        store_redis_stale_cb cb, void *arg)
 {
-    if (r->n.state != STORE_REDIS_UP)
+    if (!takes(r, n))
         return false;
     struct errand *x = new_errand(r, CHECK);
     x->cb = cb;
@@ -478,6 +487,8 @@ bool store_redis_get(struct store_redis *r, const struct store_name *name,
                      store_link_cb cb, void *arg)
 {
     struct store_command c = {0};
+    if (!store_redis_can(r, name->fingerprint))
+        return false;
     store_command_start(&c, "GET", 1);
     add_key(r, STORE_REDIS_BLOCK, name, &c);
     return ask(&c, (struct question){r, READ, REDIS_REPLY_STRING, cb, arg},
@@ -526,6 +537,7 @@ struct store_redis *store_redis_open(const struct store_redis_options *o,
     r->o = *o;
     list_init(&r->blocks);
     list_init(&r->values);
+    list_init(&r->models);
     timer_init(&r->pump, o->loop, on_pump, r);
     timer_init(&r->retry, o->loop, on_retry, r);
     r->retry_ms = FIRST_RETRY_MS;
@@ -556,6 +568,7 @@ void store_redis_close(struct store_redis *r)
         store_link_free(r->links[i]);
     drop_waiting(&r->blocks);
     drop_waiting(&r->values);
+    store_models_free(&r->models);
     timer_fini(&r->pump);
     timer_fini(&r->retry);
     free(r->where);
@@ -568,6 +581,29 @@ void store_redis_close(struct store_redis *r)
 bool store_redis_up(const struct store_redis *r)
 {
     return r->n.state >= STORE_REDIS_READ_ONLY;
+}
+
+void store_redis_vouch(struct store_redis *r, struct hash128 fingerprint,
+                       const char *note, store_same_cb same)
+{
+    store_models_vouch(&r->models, r, fingerprint, note, same);
+}
+
+bool store_redis_shares(const struct store_redis *r, struct hash128 fingerprint,
+                        struct hash128 *name)
+{
+    return store_models_find(&r->models, fingerprint, name);
+}
+
+bool store_redis_can(struct store_redis *r, struct hash128 fingerprint)
+{
+    return store_redis_up(r) &&
+           store_models_fresh(&r->models, fingerprint, loop_now_us(r->o.loop));
+}
+
+const char *store_redis_prefix(const struct store_redis *r)
+{
+    return r->prefix;
 }
 
 bool store_redis_busy(const struct store_redis *r)

@@ -39,6 +39,21 @@ void store_redis_close(struct store_redis *r);
 /* False: asking is of no use now. */
 bool store_redis_up(const struct store_redis *r);
 
+/*
+ * Nothing of a model is shared before it is known to be the one that others mean by its
+ * fingerprint: see store_vouch(). Then it has a name there, of the fingerprint and of
+ * what was compared, which is part of all its keys.
+ */
+void store_redis_vouch(struct store_redis *r, struct hash128 fingerprint,
+                       const char *note, store_same_cb same);
+bool store_redis_shares(const struct store_redis *r, struct hash128 fingerprint,
+                        struct hash128 *name);
+
+/* Up, and shared. */
+bool store_redis_can(struct store_redis *r, struct hash128 fingerprint);
+
+const char *store_redis_prefix(const struct store_redis *r);
+
 /* Errands under way. */
 bool store_redis_busy(const struct store_redis *r);
 
@@ -75,7 +90,7 @@ void store_redis_damaged(struct store_redis *r, char kind, const struct store_na
 
 /* ---- small values, for the cache --------------------------------------------------- */
 
-/* PREFIX:FINGERPRINT:kind:HASH */
+/* PREFIX:MODEL:kind:HASH */
 void store_redis_key(const struct store_redis *r, char kind, const struct store_name *n,
                      struct buf *out);
 
@@ -98,5 +113,17 @@ bool store_redis_ask(struct store_redis *r, struct store_command *c, int type,
 
 /* An answer was not one to its question in another way. */
 void store_redis_reject(struct store_redis *r, const char *why);
+
+/* ---- store_models.c: which models are shared, and under which names ---------------- */
+
+void store_models_vouch(struct list *models, struct store_redis *r,
+                        struct hash128 fingerprint, const char *note, store_same_cb same);
+void store_models_ask(struct list *models); /* about all of them */
+bool store_models_find(const struct list *models, struct hash128 fingerprint,
+                       struct hash128 *name);
+
+/* As _find(); asks again where that was long ago. */
+bool store_models_fresh(struct list *models, struct hash128 fingerprint, uint64_t now_us);
+void store_models_free(struct list *models); /* no answers are under way */
 
 #endif
