@@ -94,7 +94,9 @@ struct engine_driver {
     void (*first_content)(void *state, struct job *job); /* its prefill is over */
     unsigned (*busy)(void *state); /* restores and saves under way; NULL: none ever */
     void (*drain)(void *state);    /* nothing more will come; NULL: all the same to it */
-    void (*describe)(void *state, json_t *into); /* for the admin pages */
+    void (*forget)(void *state,
+                   const struct cache_forget *what); /* NULL: knows nothing */
+    void (*describe)(void *state, json_t *into);     /* for the admin pages */
 };
 
 struct replica_options {
@@ -105,6 +107,9 @@ struct replica_options {
     uint64_t queue_ms;
     unsigned queue_max;
     bool save;
+    bool
+        second_sight; /* of a prompt only the start that one before it shared is stored */
+    uint32_t min_tokens;   /* shorter prompts are not stored */
     uint64_t max_stall_ms; /* longest save that may make others wait */
     uint64_t slot_ms;      /* for the engine to save, restore or erase a slot */
     double holdout; /* share of requests that run cold to measure the others; 0 none */
@@ -220,6 +225,10 @@ void replica_admit(struct replica *r, struct job *job);
 void replica_leave(struct replica *r, struct job *job); /* before or after it was sent */
 void replica_done(struct replica *r, struct job *job);
 void replica_first_content(struct replica *r, struct job *job); /* prefill is over */
+
+/* Forgets what is known of the slots that hold such text; cache_forget() does the rest.
+ * */
+void replica_forget(struct replica *r, const struct cache_forget *what);
 
 /* Restores and saves under way: a graceful stop waits for them. */
 unsigned replica_busy(const struct replica *r);

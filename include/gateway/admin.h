@@ -11,7 +11,8 @@
  *   GET /stats     figures per replica and in total, JSON
  *   GET /cache     block tree, prompt index and store, JSON
  *
- * Nothing here changes state, and nothing holds prompt text.
+ * Nothing of these changes state, and nothing holds prompt text. What does is POST only:
+ * gateway/admin_cache.h.
  */
 
 #include "wire/front.h"

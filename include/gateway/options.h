@@ -83,7 +83,7 @@ struct options {
     uint64_t store_redis_max_waiting;
 
     uint64_t measure_holdout; /* hundredths of a percent */
-    int store_admission; /* enum options_admission */
+    int store_admission;      /* enum options_admission */
     uint64_t store_min_tokens;
     uint64_t store_ttl_ms; /* 0: no limit */
 

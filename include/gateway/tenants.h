@@ -8,9 +8,10 @@
  * configuration says what it is). A salt, in the body (cache_salt) or in the header
  * X-Cache-Salt, separates further in every mode.
  *
- * A tenant's name here is HMAC-SHA-256 of what it showed (of a credential: of its SHA-256)
- * with the key of the store: nobody who sees it, or the whole store without its key, can
- * try credentials. Nothing of a credential is kept. People see the first 8 digits.
+ * A tenant's name here is HMAC-SHA-256 of what it showed (of a credential: of its
+ * SHA-256) with the key of the store: nobody who sees it, or the whole store without
+ * its key, can try credentials. Nothing of a credential is kept. People see the first 8
+ * digits.
  *
  * For any thread; read-only after tenants_new().
  */

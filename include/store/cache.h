@@ -72,8 +72,8 @@ void cache_fetch(struct cache *c, struct hash128 fingerprint, const struct tree_
 /*
  * Whose text it is: a tenant is named by the 32 bits that people see of it; 0 is nobody.
  * The root of each chain of blocks carries its tenant in its upper 32 bits, so that it is
- * known of every block, also after a restart. `what` is all that keeps chains apart besides
- * the model: the whole name of the tenant, salts, adapters.
+ * known of every block, also after a restart. `what` is all that keeps chains apart
+ * besides the model: the whole name of the tenant, salts, adapters.
  */
 struct hash128 cache_root(const struct cache *c, struct hash128 fingerprint,
                           uint32_t tenant, struct slice what);
@@ -98,9 +98,9 @@ bool cache_tick(struct cache *c, uint64_t mono_s, int64_t wall_s);
 /*
  * Forgets what is known and kept of a tenant, of everybody (CACHE_EVERYBODY), or of all
  * texts that begin with the n pieces `v`, and what nothing else shares of these: text,
- * blocks, files, lines of prompts.log. In bounded turns; done is told how much it was when
- * all of it is gone. What was put in meanwhile may stay. Blocks of models that nobody
- * attached are left, but for CACHE_EVERYBODY.
+ * blocks, files, lines of prompts.log. In bounded turns; done is told how much it was
+ * when all of it is gone. What was put in meanwhile may stay. Blocks of models that
+ * nobody attached are left, but for CACHE_EVERYBODY.
  */
 #define CACHE_EVERYBODY UINT32_MAX
 struct cache_forget {

@@ -53,9 +53,9 @@ void prompt_log_add(struct prompt_log *l, const struct prompt_record *r);
 void prompt_log_flush(struct prompt_log *l);
 
 /*
- * Takes records out of both files, in its turn between writes, and calls done: those of an
- * owner (or of all), those of `gone`, and those that continue one of them. The array is
- * taken over.
+ * Takes records out of both files, in its turn between writes, and calls done: those of
+ * an owner (or of all), those of `gone`, and those that continue one of them. The array
+ * is taken over.
  */
 struct prompt_log_forget {
     uint32_t owner; /* INDEX_ANY_OWNER: all records; 0: none */

@@ -164,6 +164,12 @@ void replica_first_content(struct replica *r, struct job *job)
         r->driver->first_content(r->state, job);
 }
 
+void replica_forget(struct replica *r, const struct cache_forget *what)
+{
+    if (r->driver->forget)
+        r->driver->forget(r->state, what);
+}
+
 unsigned replica_busy(const struct replica *r)
 {
     return r->driver->busy ? r->driver->busy(r->state) : 0;

@@ -276,6 +276,27 @@ static void confirm(struct llama *l, struct job *job)
         l->r->n.restore_failures[RESTORE_NOT_REUSED]++;
 }
 
+/* How much of a prompt may be stored: nothing of a short one; with second-sight what an
+ * earlier prompt began with as well, so that what comes once never gets in. */
+static uint32_t admitted(struct llama *l, const struct job *job)
+{
+    const struct replica_options *o = &l->r->o;
+    struct index_hit hit = {0};
+    if (job->facts->prompt_tokens < (int64_t)o->min_tokens)
+        return 0;
+    if (!o->second_sight)
+        return UINT32_MAX;
+    index_find(cache_index(l->r->cache), job->pieces->v, job->plan.known_pieces, &hit);
+    tree_mark_clear(cache_tree(l->r->cache), &hit.at);
+    return hit.low;
+}
+
+/* Tokens of what a slot holds that the store would take. */
+uint32_t llama_storable(const struct lesson *ls)
+{
+    return ls->total_tokens < ls->admitted ? ls->total_tokens : ls->admitted;
+}
+
 /* What the slot holds now, and what of it would be new in the store. */
 static struct lesson *lesson_of(struct llama *l, const struct job *job)
 {
@@ -286,6 +307,7 @@ static struct lesson *lesson_of(struct llama *l, const struct job *job)
     if (f->predicted_n > 0)
         ls->total_tokens += (uint32_t)f->predicted_n - 1;
     ls->known_tokens = llama_stored_tokens(l, ls->v, ls->n);
+    ls->admitted = admitted(l, job);
     ls->saveable = !job->prompt->has_media;
     return ls;
 }
@@ -314,7 +336,7 @@ void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls)
 {
     llama_holds(l, s, ls, ls->total_tokens);
     s->unsaved = ls->saveable && l->store_on &&
-                 ls->total_tokens >= ls->known_tokens + cache_block_tokens(l->r->cache);
+                 llama_storable(ls) >= ls->known_tokens + cache_block_tokens(l->r->cache);
     if (!s->unsaved)
         llama_learn_text(l, ls);
 }
@@ -455,6 +477,28 @@ static void drain(void *state)
     llama_pump(l);
 }
 
+static bool is_forgotten(const struct lesson *ls, const struct cache_forget *what)
+{
+    if (what->v)
+        return pieces_common(ls->v, ls->n, what->v, what->n) == what->n;
+    return what->tenant == CACHE_EVERYBODY || what->tenant == ls->tenant;
+}
+
+/* What the slots of the engine hold stays there until it is overwritten, but nobody gets
+ * it any more. */
+static void forget(void *state, const struct cache_forget *what)
+{
+    struct llama *l = state;
+    l->n_forgets++;
+    for (size_t i = 0; i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        if (s->state != SLOT_OWNED && s->holds && is_forgotten(s->holds, what)) {
+            llama_forget(l, s);
+            s->whose = (struct hash128){0, 0};
+        }
+    }
+}
+
 static void describe(void *state, json_t *into)
 {
     static const char *const states[] = {"idle", "owned", "zombie", "saving"};
@@ -495,4 +539,5 @@ const struct engine_driver engine_llamacpp = {.name = "llamacpp",
                                               .first_content = first_content,
                                               .busy = busy,
                                               .drain = drain,
+                                              .forget = forget,
                                               .describe = describe};

@@ -62,6 +62,7 @@ struct lesson {
     uint32_t prompt_tokens; /* by the engine */
     uint32_t total_tokens;  /* that the slot should hold: prompt + generated − 1 */
     uint32_t known_tokens;  /* of these, already in the store */
+    uint32_t admitted;      /* of these, what may go there */
     struct hash128 kv_root;
     uint32_t tenant;
     bool saveable;   /* may be cut into blocks: no media, whole answer */
@@ -143,6 +144,7 @@ struct llama {
     struct binding binding;
     bool suspect, suspect_asked; /* a connection was lost; GET /slots was sent since */
     uint64_t n_lessons;
+    uint64_t n_forgets; /* a save that began before the last one teaches nothing */
 
     struct list watches;            /* questions whether it is still what it was */
     struct hash128 props, adapters; /* what it said of itself when it was looked at */
@@ -188,6 +190,7 @@ void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what,
                  uint32_t tokens);
 void lesson_free(struct lesson *ls);
 struct lesson *lesson_new(struct llama *l, const struct job *job);
+uint32_t llama_storable(const struct lesson *ls);
 uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
 
 /* llamacpp_discover.c: asks once for each job. True while the answer is awaited. */

@@ -27,6 +27,7 @@ struct learn {
     struct llama *l;
     struct llama_slot *slot;
     struct lesson *what;        /* a copy of what the slot holds */
+    uint64_t n_forgets;         /* when it began */
     struct hash128 fingerprint; /* of the engine that saves it */
     uint64_t start_us, saved_bytes;
     bool beside; /* others prefilled when it was sent */
@@ -39,6 +40,7 @@ struct learn {
     struct hash128 *chain; /* of full blocks, and of the tail where there is one */
     size_t n_full;
     uint32_t tail;
+    uint32_t n_kept; /* tokens of the slot that are to be stored */
     struct tree_mark end;
     struct store_block **blocks;       /* the new ones */
     size_t first_new, n_wanted, n_new; /* wanted: what the budgets allow */
@@ -85,15 +87,16 @@ static void on_cut(void *arg)
     struct learn *op = arg;
     struct llama *l = op->l;
     const struct lesson *ls = op->what;
-    const uint32_t n = op->file->n_tokens;
+    const uint32_t n = op->n_kept;
     struct index_lesson lesson = {.v = ls->v,
                                   .n = ls->n,
                                   .n_prompt = ls->n_prompt,
                                   .prompt_tokens = ls->prompt_tokens,
-                                  .total_tokens = n,
+                                  .total_tokens = n < op->file->n_tokens ? 0 : n,
                                   .owner = ls->tenant,
                                   .end = &op->end};
-    cache_learn(l->r->cache, op->fingerprint, &lesson);
+    if (op->n_forgets == l->n_forgets)
+        cache_learn(l->r->cache, op->fingerprint, &lesson);
     cache_put(l->r->cache, &op->end, op->blocks, op->n_new);
     l->r->n.saves++;
     l->r->n.saved_tokens += n;
@@ -152,6 +155,10 @@ static void on_parsed(void *arg)
         fail(op, "the saved slot holds another number of tokens than its request had");
         return;
     }
+    if (op->n_forgets != l->n_forgets) {
+        fail(op, "it was to be forgotten meanwhile");
+        return;
+    }
     const struct tree_sequence s = {.chain = op->chain,
                                     .n = op->n_full,
                                     .tokens = op->tokens,
@@ -170,7 +177,10 @@ static void hash_blocks(struct learn *op)
 {
     const struct chain_key *key = cache_key(op->l->r->cache);
     const uint32_t bt = cache_block_tokens(op->l->r->cache);
-    const uint32_t n = op->file->n_tokens;
+    /* What is not to be stored as a whole is cut at the end of a block. */
+    const bool whole = op->file->n_tokens <= op->what->admitted;
+    const uint32_t n = whole ? op->file->n_tokens : op->what->admitted / bt * bt;
+    op->n_kept = n;
     op->tokens = mem_array(n + 1, sizeof(*op->tokens));
     op->chain = mem_array(n / bt + 1, sizeof(*op->chain));
     for (uint32_t i = 0; i < n; i++)
@@ -274,6 +284,7 @@ void llama_save(struct llama *l, struct llama_slot *s)
     op->l = l;
     op->slot = s;
     op->what = lesson_copy(s->holds);
+    op->n_forgets = l->n_forgets;
     op->fingerprint = l->fingerprint;
     op->start_us = loop_now_us(l->r->loop);
     op->beside = llama_prefill_ms(l, s) > 0;

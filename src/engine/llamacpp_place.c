@@ -35,8 +35,8 @@ struct hash128 llama_whose(const struct job *job)
     return hash128_none(job->whose) ? LLAMA_EVERYBODY : job->whose;
 }
 
-/* Root of the chain of its blocks: the model, whose it is, and what of the request changes
- * the KV. */
+/* Root of the chain of its blocks: the model, whose it is, and what of the request
+ * changes the KV. */
 struct hash128 llama_kv_root(const struct llama *l, const struct job *job)
 {
     return cache_root(l->r->cache, l->fingerprint, job->tenant, job->kv_root);

@@ -45,7 +45,7 @@ void llama_emptied(struct llama *l, const struct llama_slot *but)
 static struct plan_save question(const struct llama *l, const struct llama_slot *s)
 {
     const double quiet = (double)(loop_now_us(l->r->loop) - l->active_us) / 1e3;
-    struct plan_save q = {.new_tokens = s->tokens - s->holds->known_tokens,
+    struct plan_save q = {.new_tokens = llama_storable(s->holds) - s->holds->known_tokens,
                           .all_tokens = s->tokens,
                           .block_tokens = cache_block_tokens(l->r->cache),
                           .token_bytes = l->frame->token_bytes,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/version.h"
+#include "gateway/admin_cache.h"
 
 static json_t *replica_json(struct request_target *t)
 {
@@ -54,14 +55,15 @@ static json_t *integers(const char *const *names, const uint64_t *values, size_t
 
 static json_t *tree_json(struct cache *c)
 {
-    static const char *const names[] = {
-        "blocks",  "nodes",   "bytes",      "tokens",      "inserted",
-        "evicted", "dropped", "collisions", "index_bytes", "token_id_bytes"};
+    static const char *const names[] = {"blocks",         "nodes",      "bytes",
+                                        "tokens",         "inserted",   "evicted",
+                                        "dropped",        "collisions", "index_bytes",
+                                        "token_id_bytes", "expired",    "hit_blocks"};
     struct tree_stats s;
     tree_stats(cache_tree(c), &s);
-    const uint64_t v[] = {s.blocks,      s.nodes,         s.bytes,   s.tokens,
-                          s.inserted,    s.evicted,       s.dropped, s.collisions,
-                          s.index_bytes, s.token_id_bytes};
+    const uint64_t v[] = {s.blocks,      s.nodes,          s.bytes,   s.tokens,
+                          s.inserted,    s.evicted,        s.dropped, s.collisions,
+                          s.index_bytes, s.token_id_bytes, s.expired, s.hit_blocks};
     return integers(names, v, sizeof(v) / sizeof(v[0]));
 }
 
@@ -218,6 +220,8 @@ void admin_answer(const struct admin_world *w, struct front_request *rq)
     if (query)
         path.len = (size_t)(query - path.ptr);
     front_set_events(rq, &events, NULL);
+    if (slice_eq(h->method, SLICE_LIT("POST")) && admin_cache_post(w, rq, path))
+        return;
     if (!slice_eq(h->method, SLICE_LIT("GET")) &&
         !slice_eq(h->method, SLICE_LIT("HEAD"))) {
         front_error(rq, 405, "invalid_request_error", "the admin pages are read with GET",

@@ -164,6 +164,8 @@ static int open_replica(struct gateway *g, size_t i, struct err *e)
         .queue_ms = o->timeouts_queue_ms,
         .queue_max = (unsigned)o->limits_queue,
         .save = o->store_save,
+        .second_sight = o->store_admission == OPTIONS_SECOND_SIGHT,
+        .min_tokens = (uint32_t)o->store_min_tokens,
         .max_stall_ms = o->store_max_stall_ms,
         .slot_ms = o->timeouts_slot_ms,
         .upstream = {.connect_ms = o->timeouts_connect_ms,

@@ -77,7 +77,7 @@ static const struct options_row rows[] = {
     {"store.max_stall", TIME, AT(store_max_stall_ms), "250ms", 1, HOUR / 60, NULL,
      "Longest save that may make a request wait; longer ones need as long a quiet."},
     {"store.admission", CHOICE, AT(store_admission), "all", 0, 0, admission_names,
-     "Which prompts are saved: all, or of each only the start that one before it shared."},
+     "What of prompts is saved: all, or only the start that one before it shared."},
     {"store.min_tokens", COUNT, AT(store_min_tokens), "64", 0, 10000000, NULL,
      "Prompts that are shorter are not saved."},
     {"store.ttl", TIME, AT(store_ttl_ms), "0", 0, 10 * YEAR, NULL,

@@ -376,8 +376,8 @@ static void on_sent(void *arg)
 
 /*
  * What the gateway puts into a body, in rq->splice: "" for nothing. Returns where: behind
- * the opening brace, or before the closing one where it must win over what the client said
- * (the later of two counts).
+ * the opening brace, or before the closing one where it must win over what the client
+ * said (the later of two counts).
  */
 static size_t write_splice(struct request *rq, struct slice body)
 {

@@ -8,8 +8,8 @@
  * store has a clock of its own that only goes forward: with monotonic time while the
  * gateway runs, and over a stop by what the wall clock says, but by no more than half of
  * the shortest lifetime. A stop of a year and a clock that was set a year ahead look the
- * same; in both cases what was used before it stays for at least half of its time, and not
- * for ever.
+ * same; in both cases what was used before it stays for at least half of its time, and
+ * not for ever.
  *
  *     wall    |----A----|      B----|           A: set ahead while it ran; B: a stop
  *     own     |----A----|------|----|

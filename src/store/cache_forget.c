@@ -3,8 +3,9 @@
 
 /*
  * Forgetting, in bounded turns of the loop: first the text, so that nothing finds its way
- * to the blocks any more, then the blocks with their files, then the lines of prompts.log.
- * A recovery that is under way is waited for: what it has found is not in the tree yet.
+ * to the blocks any more, then the blocks with their files, then the lines of
+ * prompts.log. A recovery that is under way is waited for: what it has found is not in
+ * the tree yet.
  */
 
 #include <stdlib.h>

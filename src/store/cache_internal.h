@@ -49,7 +49,8 @@ struct cache_clock {
     size_t n_points;
 };
 
-/* Goes on from what the store has noted; half of `shortest_s` at most has passed since. */
+/* Goes on from what the store has noted; half of `shortest_s` at most has passed since.
+ * */
 void cache_clock_start(struct cache_clock *k, const struct store *s, uint32_t shortest_s,
                        uint64_t mono_s, int64_t wall_s);
 /* Moves on, and notes a point in the store from time to time. */

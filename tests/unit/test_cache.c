@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -22,10 +23,13 @@ static char *dir;
 
 static const struct hash128 model_a = {0xa, 1}, model_b = {0xb, 2};
 
+static uint32_t tenant; /* whose the sequences are */
+
 static int set_up(void **state)
 {
     (void)state;
     store_rig_up(&rig, 2);
+    tenant = 0;
     dir = mem_printf("%s/store", rig.root);
     options = (struct cache_options){.block_tokens = BT,
                                      .max_bytes = 1 << 30,
@@ -128,7 +132,8 @@ static void fill(struct text t, uint32_t *tokens)
 /* As a driver makes it: the model is part of the root. */
 static struct hash128 root_of(struct hash128 model)
 {
-    return chain_hash(cache_key(cache), slice_make((const char *)&model, sizeof(model)));
+    return cache_root(cache, model, tenant,
+                      slice_make((const char *)&tenant, sizeof(tenant)));
 }
 
 #define MAX_TOKENS 512
@@ -183,7 +188,8 @@ static size_t insert(const struct sequence *s, struct tree_mark *m)
                                     .n = s->n_full,
                                     .tokens = s->tokens,
                                     .tail_tokens = s->tail,
-                                    .token_bytes = TOKEN_BYTES};
+                                    .token_bytes = TOKEN_BYTES,
+                                    .owner = tenant};
     return cache_insert(cache, s->model, &t, m);
 }
 
@@ -807,7 +813,8 @@ static void learn(struct text t, uint64_t family, size_t n)
                                         .n_prompt = n,
                                         .prompt_tokens = t.n,
                                         .total_tokens = t.n,
-                                        .end = &m};
+                                        .end = &m,
+                                        .owner = tenant};
     cache_learn(cache, model_a, &lesson);
     tree_mark_clear(cache_tree(cache), &m);
     store_rig_settle(&rig);
@@ -904,6 +911,401 @@ static void test_damaged_prompt_log_costs_hits_and_no_more(void **state)
     free(path);
 }
 
+/* ---- how long they stay ------------------------------------------------------------ */
+
+static uint64_t mono_s;
+static int64_t wall_s; /* files have the real clock */
+
+static void lives(uint32_t ttl_s, uint32_t ttl_of_7)
+{
+    const struct cache_lifetime seven = {7, ttl_of_7};
+    cache_lifetimes(cache, ttl_s, &seven, ttl_of_7 > 0);
+}
+
+static void pass(uint32_t seconds)
+{
+    mono_s += seconds;
+    wall_s += seconds;
+    while (cache_tick(cache, mono_s, wall_s))
+        ;
+    store_rig_settle(&rig);
+}
+
+static void open_with_ttl(uint32_t ttl_s, uint32_t ttl_of_7)
+{
+    open_cache();
+    lives(ttl_s, ttl_of_7);
+    pass(0);
+    attach(model_a);
+}
+
+/* A stop and a start; the wall clock says that so much has passed. */
+static void stop_for(int64_t seconds, uint32_t ttl_s)
+{
+    wall_s += seconds;
+    mono_s += 1000; /* another boot */
+    close_cache();
+    open_with_ttl(ttl_s, 0);
+}
+
+static void now_it_is(void)
+{
+    mono_s = 5000;
+    wall_s = (int64_t)time(NULL);
+}
+
+static void test_blocks_go_when_their_time_is_over(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(100, 0);
+    put(model_a, one);
+    pass(60);
+    put(model_a, other);
+    pass(39);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 5 * BT);
+    pass(1);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 0);
+    assert_int_equal(restorable(model_a, other, UINT32_MAX), 4 * BT);
+    assert_int_equal(stats().disk_blocks, 4);
+    pass(60);
+    assert_int_equal(tree_blocks(), 0);
+    assert_int_equal(stats().disk_blocks, 0);
+}
+
+static void test_what_is_used_stays(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(100, 0);
+    put(model_a, one);
+    for (int i = 0; i < 5; i++) {
+        pass(80);
+        assert_fetched(model_a, one, 5 * BT);
+    }
+    pass(99);
+    assert_int_equal(tree_blocks(), 5);
+    pass(1);
+    assert_int_equal(tree_blocks(), 0);
+}
+
+static void test_without_a_time_nothing_goes(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(0, 0);
+    put(model_a, one);
+    pass(1000000000);
+    assert_int_equal(tree_blocks(), 5);
+}
+
+static void test_tenants_have_times_of_their_own(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(0, 10);
+    put(model_a, one);
+    tenant = 7;
+    put(model_a, one);
+    assert_int_equal(tree_blocks(), 10);
+    pass(10);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 0);
+    tenant = 0;
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 5 * BT);
+}
+
+static void test_expiring_is_done_in_portions(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(10, 0);
+    for (uint32_t i = 1; i <= 20; i++)
+        put(model_a, (struct text){i, 0, MAX_TOKENS});
+    const uint64_t before = tree_blocks();
+    mono_s += 10;
+    assert_true(cache_tick(cache, mono_s, wall_s));
+    assert_int_equal(tree_blocks(), before - 256);
+    pass(0);
+    assert_int_equal(tree_blocks(), 0);
+}
+
+static void test_what_is_being_fetched_does_not_expire(void **state)
+{
+    (void)state;
+    struct tree_mark m = {0};
+    now_it_is();
+    options.store.ram_bytes = 0;
+    open_with_ttl(10, 0);
+    put(model_a, one);
+    fetching = sequence_of(model_a, one);
+    find(&fetching, &m);
+    is_fetched = false;
+    cache_fetch(cache, model_a, &m, UINT32_MAX, on_fetched, &fetching);
+    tree_mark_clear(cache_tree(cache), &m);
+    mono_s += 1000;
+    assert_false(cache_tick(cache, mono_s, wall_s));
+    assert_int_equal(tree_blocks(), 5);
+    store_rig_settle(&rig);
+    assert_int_equal(fetched, 5 * BT);
+    pass(0);
+    assert_int_equal(tree_blocks(), 0);
+}
+
+static void test_ages_go_on_over_a_stop(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(100, 0);
+    put(model_a, one);
+    pass(40);
+    stop_for(20, 100);
+    assert_int_equal(tree_blocks(), 5);
+    pass(30);
+    assert_int_equal(tree_blocks(), 5);
+    pass(20); /* the note is not quite up to date */
+    assert_int_equal(tree_blocks(), 0);
+}
+
+static void test_clock_set_far_ahead_deletes_nothing_at_once(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(100, 0);
+    put(model_a, one);
+    pass(20);
+    stop_for(365 * 86400, 100);
+    assert_int_equal(tree_blocks(), 5);
+    pass(20);
+    assert_int_equal(tree_blocks(), 5);
+    pass(40);
+    assert_int_equal(tree_blocks(), 0);
+}
+
+static void test_clock_set_back_keeps_nothing_for_ever(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(100, 0);
+    put(model_a, one);
+    pass(20);
+    stop_for(-365 * 86400, 100);
+    assert_int_equal(tree_blocks(), 5);
+    pass(100);
+    assert_int_equal(tree_blocks(), 0);
+}
+
+static void test_starts_again_and_again_keep_nothing_for_ever(void **state)
+{
+    (void)state;
+    int n = 0;
+    now_it_is();
+    open_with_ttl(100, 0);
+    put(model_a, one);
+    for (; tree_blocks() && n < 50; n++) {
+        pass(10);
+        stop_for(n % 2 ? -100000 : 5, 100);
+    }
+    assert_in_range(n, 8, 15);
+}
+
+/* ---- forgetting -------------------------------------------------------------------- */
+
+static size_t forgotten_prompts, forgotten_blocks;
+static bool is_forgotten;
+
+static void on_forgotten(void *arg, size_t n_prompts, size_t n_blocks)
+{
+    assert_ptr_equal(arg, &rig);
+    forgotten_prompts = n_prompts;
+    forgotten_blocks = n_blocks;
+    is_forgotten = true;
+}
+
+static void forget(const struct cache_forget *what)
+{
+    char why[200];
+    is_forgotten = false;
+    cache_forget(cache, what, on_forgotten, &rig);
+    assert_false(is_forgotten); /* never from inside */
+    store_rig_settle(&rig);
+    assert_true(is_forgotten);
+    if (!tree_check(cache_tree(cache), why, sizeof(why)))
+        fail_msg("%s", why);
+}
+
+static void assert_known(uint64_t family, size_t pieces, bool yes)
+{
+    size_t known;
+    const uint32_t tokens = restorable_by_text(family, 5, &known);
+    assert_int_equal(known, yes ? pieces : 0);
+    assert_true(yes ? tokens >= BT : tokens == 0);
+}
+
+static void test_tenant_is_forgotten_and_others_are_not(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    learn(one, 7, 5);
+    tenant = 77;
+    put(model_a, one);
+    learn(one, 8, 5);
+    forget(&(struct cache_forget){.tenant = 77});
+    assert_int_equal(forgotten_prompts, 5);
+    assert_int_equal(forgotten_blocks, 5);
+    for (int life = 0; life < 2; life++) {
+        assert_known(8, 5, false);
+        assert_known(7, 5, true);
+        assert_int_equal(stats().disk_blocks, 5);
+        reopen_a();
+    }
+}
+
+static void test_tenant_is_known_after_a_restart(void **state)
+{
+    (void)state;
+    open_a();
+    tenant = 77;
+    put(model_a, one);
+    learn(one, 8, 5);
+    reopen_a();
+    assert_known(8, 5, true);
+    forget(&(struct cache_forget){.tenant = 77});
+    assert_int_equal(forgotten_blocks, 5);
+    assert_int_equal(stats().disk_blocks, 0);
+    reopen_a();
+    assert_known(8, 5, false);
+}
+
+static void test_everything_is_forgotten(void **state)
+{
+    (void)state;
+    struct stat st;
+    open_a();
+    put(model_a, one);
+    put(model_a, short_tail);
+    learn(one, 7, 5);
+    forget(&(struct cache_forget){.tenant = CACHE_EVERYBODY});
+    assert_int_equal(tree_blocks(), 0);
+    assert_int_equal(stats().disk_blocks, 0);
+    char *path = mem_printf("%s/prompts.log", dir);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_size, 0);
+    free(path);
+    assert_int_equal(put(model_a, one), 5); /* and it goes on */
+    learn(one, 7, 5);
+    reopen_a();
+    assert_known(7, 5, true);
+}
+
+/* Two texts that share two pieces, and the blocks of these. */
+static void test_start_is_forgotten_with_what_continues_it(void **state)
+{
+    (void)state;
+    struct piece v[5];
+    open_a();
+    put(model_a, (struct text){1, 2 * BT, 5 * BT});
+    learn((struct text){1, 2 * BT, 5 * BT}, 7, 5);
+    pieces_of(7, v, 5);
+    for (size_t i = 2; i < 5; i++)
+        v[i].hash.lo += 500;
+    put(model_a, (struct text){2, 2 * BT, 5 * BT});
+    const struct sequence s = sequence_of(model_a, (struct text){2, 2 * BT, 5 * BT});
+    struct tree_mark m = {0};
+    find(&s, &m);
+    cache_learn(cache, model_a,
+                &(struct index_lesson){.v = v,
+                                       .n = 5,
+                                       .n_prompt = 5,
+                                       .prompt_tokens = 5 * BT,
+                                       .total_tokens = 5 * BT,
+                                       .end = &m});
+    tree_mark_clear(cache_tree(cache), &m);
+    forget(&(struct cache_forget){.v = v, .n = 4});
+    assert_int_equal(forgotten_prompts, 3); /* what only it had: pieces 2, 3 and 4 */
+    for (int life = 0; life < 2; life++) {
+        size_t known;
+        restorable_by_text(7, 5, &known);
+        if (life ==
+            0) /* blocks just before it may go as well: where it starts is estimated */
+            assert_int_equal(known, 5);
+        struct index_hit hit = {0};
+        index_find(cache_index(cache), v, 5, &hit);
+        assert_in_range(hit.n_pieces, 0, 2);
+        tree_mark_clear(cache_tree(cache), &hit.at);
+        assert_true(restorable(model_a, (struct text){2, 2 * BT, 5 * BT}, UINT32_MAX) <=
+                    2 * BT);
+        reopen_a();
+    }
+}
+
+static void test_what_is_being_fetched_is_forgotten_as_well(void **state)
+{
+    (void)state;
+    struct tree_mark m = {0};
+    options.store.ram_bytes = 0;
+    open_a();
+    put(model_a, one);
+    fetching = sequence_of(model_a, one);
+    find(&fetching, &m);
+    is_fetched = false;
+    cache_fetch(cache, model_a, &m, UINT32_MAX, on_fetched, &fetching);
+    tree_mark_clear(cache_tree(cache), &m);
+    forget(&(struct cache_forget){.tenant = CACHE_EVERYBODY});
+    assert_true(is_fetched); /* whole, or an error: never other bytes */
+    assert_int_equal(tree_blocks(), 0);
+    assert_int_equal(stats().disk_blocks, 0);
+}
+
+static void test_what_is_being_written_is_forgotten_as_well(void **state)
+{
+    (void)state;
+    open_a();
+    const struct sequence s = sequence_of(model_a, one);
+    struct tree_mark m = {0};
+    struct store_block *blocks[5];
+    insert(&s, &m);
+    for (size_t i = 0; i < 5; i++)
+        blocks[i] = block_of(&s, i);
+    forget(&(struct cache_forget){.tenant = CACHE_EVERYBODY});
+    cache_put(cache, &m, blocks, 5);
+    store_rig_settle(&rig);
+    assert_int_equal(tree_blocks(), 0);
+    assert_int_equal(stats().disk_blocks, 0);
+    assert_int_equal(reopen_a(), 0);
+}
+
+/* Random tenants, models and texts: what is found is one's own. */
+static void test_no_block_crosses(void **state)
+{
+    (void)state;
+    uint32_t random = 1;
+    bool has[3][2][6] = {0};
+    open_a();
+    attach(model_b);
+    for (int i = 0; i < 400; i++) {
+        random = random * 1664525 + 1013904223;
+        const uint32_t who = random >> 16 & 3, what = (random >> 18) % 6;
+        const bool b = random >> 24 & 1;
+        const struct hash128 model = b ? model_b : model_a;
+        const struct text t = {what + 1, 0, 2 * BT};
+        if (who == 3)
+            continue;
+        tenant = who * 1000;
+        const uint32_t n = restorable(model, t, UINT32_MAX);
+        assert_int_equal(n, has[who][b][what] ? 2 * BT : 0);
+        if (n)
+            assert_fetched(model, t, 2 * BT);
+        if (random >> 25 & 1) {
+            put(model, t);
+            has[who][b][what] = true;
+        } else if (tenant && (random >> 26) % 8 == 0) {
+            forget(&(struct cache_forget){.tenant = tenant});
+            memset(has[who], 0, sizeof(has[who]));
+        }
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
 
 int main(void)
@@ -938,6 +1340,23 @@ int main(void)
         TEST(prompt_that_grew_is_found_whole_after_a_restart),
         TEST(prompt_whose_blocks_are_gone_restores_nothing),
         TEST(damaged_prompt_log_costs_hits_and_no_more),
+        TEST(blocks_go_when_their_time_is_over),
+        TEST(what_is_used_stays),
+        TEST(without_a_time_nothing_goes),
+        TEST(tenants_have_times_of_their_own),
+        TEST(expiring_is_done_in_portions),
+        TEST(what_is_being_fetched_does_not_expire),
+        TEST(ages_go_on_over_a_stop),
+        TEST(clock_set_far_ahead_deletes_nothing_at_once),
+        TEST(clock_set_back_keeps_nothing_for_ever),
+        TEST(starts_again_and_again_keep_nothing_for_ever),
+        TEST(tenant_is_forgotten_and_others_are_not),
+        TEST(tenant_is_known_after_a_restart),
+        TEST(everything_is_forgotten),
+        TEST(start_is_forgotten_with_what_continues_it),
+        TEST(what_is_being_fetched_is_forgotten_as_well),
+        TEST(what_is_being_written_is_forgotten_as_well),
+        TEST(no_block_crosses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
