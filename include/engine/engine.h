@@ -111,6 +111,7 @@ struct replica_options {
         second_sight; /* of a prompt only the start that one before it shared is stored */
     uint32_t min_tokens;   /* shorter prompts are not stored */
     uint64_t max_stall_ms; /* longest save that may make others wait */
+    uint64_t retry_ms;     /* until an engine that could not restore is tried again */
     uint64_t slot_ms;      /* for the engine to save, restore or erase a slot */
     double holdout; /* share of requests that run cold to measure the others; 0 none */
 };

@@ -82,6 +82,7 @@ struct options {
     uint64_t store_redis_timeout_ms;
     uint64_t store_redis_max_waiting;
 
+    uint64_t store_retry_ms;
     uint64_t measure_holdout; /* hundredths of a percent */
     int store_admission;      /* enum options_admission */
     uint64_t store_min_tokens;

@@ -147,6 +147,33 @@ void llama_down(struct llama *l, const char *why)
     llama_poll(l);
 }
 
+static bool is_quiet(const struct llama *l)
+{
+    bool quiet = l->phase == LLAMA_READY && !l->probe && !l->ops && !l->exclusive &&
+                 list_empty(&l->queue) && !l->binding.active;
+    for (size_t i = 0; i < l->n_slots; i++)
+        quiet &= l->slots[i].state == SLOT_IDLE;
+    return quiet;
+}
+
+/* What failed may work by now: a full slot directory, an engine under another switch. */
+static void on_retry(void *arg)
+{
+    struct llama *l = arg;
+    if (l->r->mode != REPLICA_OBSERVE || l->store_on)
+        return;
+    if (is_quiet(l))
+        llama_probe_again(l);
+    else
+        timer_start(&l->retry, LLAMA_RETRY_MS);
+}
+
+void llama_retry_later(struct llama *l)
+{
+    timer_start(&l->retry, l->r->o.retry_ms << l->retries);
+    l->retries += l->retries < LLAMA_MAX_RETRIES;
+}
+
 void llama_probed(struct llama *l)
 {
     l->phase = LLAMA_READY;
@@ -442,6 +469,7 @@ static void *open_llama(struct replica *r)
     list_init(&l->watches);
     timer_init(&l->poll, r->loop, llama_on_poll, l);
     timer_init(&l->save_later, r->loop, on_save_later, l);
+    timer_init(&l->retry, r->loop, on_retry, l);
     upstream_on_lost(r->up, on_lost, l);
     llama_probe_start(l);
     return l;
@@ -456,6 +484,7 @@ static void close_llama(void *state)
     ask_cancel(l->asking);
     timer_fini(&l->poll);
     timer_fini(&l->save_later);
+    timer_fini(&l->retry);
     llama_scratch_late_free(l);
     for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++)
         llama_forget(l, &l->slots[i]);

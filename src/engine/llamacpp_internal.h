@@ -50,6 +50,7 @@ bool modelfile_hash(const char *path, char memo[MODELFILE_MEMO], struct hash128 
 #define LLAMA_BIND_MS 5         /* polling for the slot that an unpinned job got */
 #define LLAMA_RETRY_MS 500      /* an engine that is down or loading */
 #define LLAMA_LATE_FILES 8      /* calls given up in a row whose files are waited for */
+#define LLAMA_MAX_RETRIES 5     /* doublings of store.retry */
 #define LLAMA_MAX_FAILURES 3    /* restores in a row until store mode goes off */
 
 enum llama_phase { LLAMA_DOWN, LLAMA_PROBING, LLAMA_READY };
@@ -161,6 +162,8 @@ struct llama {
     struct hash128 fingerprint;
     bool empties_idle; /* idle slots are emptied when a request begins on another one */
     unsigned failures_in_row;
+    struct loop_timer retry; /* in observe mode: the self-test may pass by now */
+    unsigned retries;
     unsigned ops; /* restores and saves under way */
     struct rate save_rate, restore_rate;
     double batch_tokens; /* that calls wait for beside a prefill */
@@ -206,6 +209,7 @@ void llama_unbind(struct llama *l);
 void llama_lost(struct llama *l); /* forgets what its process held */
 void llama_down(struct llama *l, const char *why);
 void llama_release_queue(struct llama *l);
+void llama_retry_later(struct llama *l); /* it cannot restore now */
 
 /* llamacpp_slots.c */
 void llama_ask_slots(struct llama *l, slots_cb cb, void *arg);
@@ -270,6 +274,7 @@ void llama_look(struct llama_look *look);
 
 /* llamacpp_probe.c: ends in llama_probed() or llama_down() */
 void llama_probe_start(struct llama *l);
+void llama_probe_again(struct llama *l); /* nothing runs; its mode stays meanwhile */
 void llama_probe_stop(struct llama *l);
 void llama_probed(struct llama *l);
 void llama_restarted(struct llama *l, const char *why);

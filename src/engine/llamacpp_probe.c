@@ -88,6 +88,7 @@ struct probe {
     struct llama_look look;
     struct llama_logits logits; /* of its prompt, computed */
     bool doubted;               /* the self-test has failed once */
+    bool again;                 /* an engine that is in observe mode */
 };
 
 static void go(struct probe *p, enum step step);
@@ -132,6 +133,7 @@ static void observe(struct probe *p, const char *why)
     replica_set_mode(l->r, REPLICA_OBSERVE, "%s",
                      why); /* `why` may belong to the probe */
     llama_probe_stop(l);
+    llama_retry_later(l);
     if (l->n_slots)
         llama_probed(l);
 }
@@ -358,11 +360,18 @@ static int pick_slot(struct llama *l, json_t *doc)
 /* Others use the engine as well. Jobs must not wait for ever. */
 static void wait_for_idle(struct probe *p)
 {
+    struct llama *l = p->l;
+    if (p->again) { /* another time */
+        for (size_t i = 0; i < l->n_slots; i++)
+            llama_forget(l, &l->slots[i]);
+        observe(p, l->r->mode_reason);
+        return;
+    }
     if (++p->n_waits == PATIENCE) {
         replica_set_mode(
-            p->l->r, REPLICA_OBSERVE,
+            l->r, REPLICA_OBSERVE,
             "others use its slots: they are looked at as soon as all are idle");
-        pass_jobs(p->l);
+        pass_jobs(l);
     }
     again_later(p);
 }
@@ -385,7 +394,8 @@ static void on_slots(struct probe *p, int status, json_t *doc)
         return;
     }
     l->phase = LLAMA_PROBING;
-    replica_set_mode(l->r, REPLICA_STARTING, "looking at the engine");
+    if (!p->again)
+        replica_set_mode(l->r, REPLICA_STARTING, "looking at the engine");
     for (size_t i = 0; i < l->n_slots; i++) {
         const struct llama_slot *s = &l->slots[i];
         llama_forget(l, &l->slots[i]);
@@ -574,7 +584,7 @@ static void on_attached(void *arg, size_t n_blocks)
         return;
     }
     l->store_on = true;
-    l->failures_in_row = 0;
+    l->failures_in_row = l->retries = 0;
     llama_probe_stop(l);
     replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known%s", n_blocks,
                      l->empties_idle ? "; the engine empties idle slots when a request "
@@ -691,6 +701,14 @@ static void go(struct probe *p, enum step step)
     p->ask = ask_json(p->l->r->up, path, body, p->l->r->authorization, LLAMA_KV_MS,
                       p->l->r->loop, on_reply, p);
     free(body);
+}
+
+void llama_probe_again(struct llama *l)
+{
+    l->phase = LLAMA_PROBING;
+    llama_poll(l);
+    llama_probe_start(l);
+    l->probe->again = true;
 }
 
 void llama_probe_start(struct llama *l)

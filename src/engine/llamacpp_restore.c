@@ -58,6 +58,7 @@ void llama_restore_failed(struct llama *l, enum restore_failure why, const char 
         l->store_on = false;
         replica_set_mode(l->r, REPLICA_OBSERVE, "%d restores in a row failed, last: %s",
                          LLAMA_MAX_FAILURES, restore_failure_name(why));
+        llama_retry_later(l);
     }
 }
 

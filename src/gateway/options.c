@@ -100,6 +100,8 @@ static const struct options_row rows[] = {
      NULL, "For an answer from there, and again for each 4 MiB that it moves."},
     {"store.redis.max_waiting", BYTES, AT(store_redis_max_waiting), "512MiB", MIB, TIB,
      NULL, "Bytes of blocks on their way there; more are skipped."},
+    {"store.retry", TIME, AT(store_retry_ms), "30s", 10, WEEK, NULL,
+     "Until an engine that failed to restore is tried again; doubled by each failure."},
     {"measure.holdout", PERCENT, AT(measure_holdout), "0%", 0, 5000, NULL,
      "Share of the requests that the cache could help that run cold, to measure it."},
     {"limits.head_bytes", BYTES, AT(limits_head_bytes), "32KiB", KIB, MIB, NULL,
