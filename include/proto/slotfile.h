@@ -52,6 +52,7 @@ struct slotfile {
     uint32_t n_tokens;
     const unsigned char *tokens; /* n_tokens little-endian u32, maybe unaligned */
     uint32_t stream, seq;        /* where the cells were: stream, and their sequence id */
+    uint32_t *order;             /* row of each token; NULL: they lie in order */
     struct slice k[SLOTFILE_MAX_LAYERS], v[SLOTFILE_MAX_LAYERS]; /* rows of each layer */
 };
 
@@ -62,6 +63,14 @@ struct slotfile {
  * tokens and says nothing of the layout (n_layers and token_bytes are 0).
  */
 int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e);
+
+/*
+ * The same for files whose cells lie in any order, as slots of a unified KV do that were
+ * filled here and there. Where they do `*order` is set: the caller frees it behind the
+ * last use of `f`. NULL otherwise, and after an error.
+ */
+int slotfile_parse_any(struct slotfile *f, struct slice bytes, uint32_t **order,
+                       struct err *e);
 
 uint32_t slotfile_token(const struct slotfile *f, size_t i);
 

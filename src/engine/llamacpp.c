@@ -433,6 +433,8 @@ static void first_content(void *state, struct job *job)
 {
     struct llama *l = state;
     struct llama_slot *s = job->engine;
+    if (l->binding.active && l->binding.job == job)
+        l->binding.prefill = 0;
     if (!s || l->exclusive == job)
         return;
     s->prefill = 0;

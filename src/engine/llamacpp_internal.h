@@ -111,6 +111,8 @@ struct binding {
     bool asked;      /* GET /slots was sent after it */
     bool ended, broken, refused;
     struct hash128 adapters, whose;
+    uint32_t prefill; /* as of a slot */
+    uint64_t sent_us;
     struct lesson *lesson; /* of an ended one */
     unsigned polls;
 };

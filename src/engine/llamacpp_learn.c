@@ -34,6 +34,7 @@ struct learn {
     char *path, name[64];
 
     struct slotfile *file; /* slices into the mapping */
+    uint32_t *order;       /* of its cells */
     void *map;
     size_t map_size;
     uint32_t *tokens;
@@ -64,6 +65,7 @@ static void free_learn(struct learn *op)
         unlink(op->path);
     free(op->path);
     free(op->file);
+    free(op->order);
     free(op->tokens);
     free(op->chain);
     free(op->blocks);
@@ -220,7 +222,8 @@ static void run_parse(void *arg)
     if (op->err.code)
         return;
     op->file = mem_alloc(sizeof(*op->file));
-    if (slotfile_parse(op->file, slice_make(op->map, op->map_size), &op->err) == 0)
+    if (slotfile_parse_any(op->file, slice_make(op->map, op->map_size), &op->order,
+                           &op->err) == 0)
         hash_blocks(op);
 }
 

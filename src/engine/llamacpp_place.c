@@ -300,6 +300,13 @@ static bool is_restoring(const struct llama *l)
     return false;
 }
 
+/* What a job has to prefill. */
+static uint32_t fresh_tokens(const struct llama *l, const struct job *job)
+{
+    const uint32_t tokens = estimate_tokens(l, job);
+    return tokens > job->plan.promised ? tokens - job->plan.promised : 0;
+}
+
 /* The slot that was prepared is idle again; the engine will choose it, or another. */
 static void let_engine_choose(struct llama *l, struct job *job)
 {
@@ -315,7 +322,9 @@ static void let_engine_choose(struct llama *l, struct job *job)
                                       .job = job,
                                       .sent = true,
                                       .adapters = adapters_of(l, job),
-                                      .whose = llama_whose(job)};
+                                      .whose = llama_whose(job),
+                                      .prefill = fresh_tokens(l, job),
+                                      .sent_us = loop_now_us(l->r->loop)};
     llama_poll(l);
 }
 
@@ -341,8 +350,7 @@ void llama_job_ready(struct llama *l, struct job *job)
         s->whose = llama_whose(job);
         llama_emptied(l, s);
         s->prefill_us = loop_now_us(l->r->loop);
-        s->prefill = estimate_tokens(l, job);
-        s->prefill -= job->plan.promised < s->prefill ? job->plan.promised : s->prefill;
+        s->prefill = fresh_tokens(l, job);
     }
     job->sent = true;
     job->on_phase(job, JOB_READY);

@@ -157,6 +157,9 @@ static void bind_to(struct llama *l, struct llama_slot *s)
         s->state = SLOT_OWNED;
         s->job = b->job;
         s->begun = false;
+        s->prefill = b->prefill;
+        s->prefill_us = b->sent_us;
+        s->stalled_ms = 0;
         s->last_used_us = loop_now_us(l->r->loop);
         b->job->engine = s;
         b->job->plan.slot = s->id;

@@ -3,6 +3,10 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
 
 /*
  * A file, all little-endian (docs/slot-file.md has the byte table):
@@ -147,17 +151,32 @@ static int parse_tokens(struct slotfile *f, struct cursor *c, struct err *e)
     return 0;
 }
 
+/* Where each token's row is: the cells must be its positions, each once. */
+static int sort_cells(struct slotfile *f, const unsigned char *cells, struct err *e)
+{
+    uint32_t *order = mem_array(f->n_tokens, sizeof *order);
+    memset(order, 0xff, f->n_tokens * sizeof *order);
+    f->order = order;
+    for (uint32_t i = 0; i < f->n_tokens; i++) {
+        const uint32_t at = get_u32(cells + (size_t)i * CELL_BYTES);
+        if (at >= f->n_tokens || order[at] != UINT32_MAX)
+            return err_set(e, ERR_UNSUPPORTED, "position %u in cell %u", at, i);
+        order[at] = i;
+    }
+    return 0;
+}
+
 /* Cells must be the tokens 0, 1, 2 … of one sequence: only then rows follow tokens. */
 static int parse_cells(struct slotfile *f, struct cursor *c, struct err *e)
 {
-    const unsigned char *cell = take(c, (uint64_t)f->n_tokens * CELL_BYTES);
-    if (!cell)
+    const unsigned char *cells = take(c, (uint64_t)f->n_tokens * CELL_BYTES);
+    const unsigned char *cell = cells;
+    if (!cells)
         return cut_short(e);
     f->seq = get_u32(cell + 8);
     for (uint32_t i = 0; i < f->n_tokens; i++, cell += CELL_BYTES) {
-        if (get_u32(cell) != i)
-            return err_set(e, ERR_UNSUPPORTED, "position %u in cell %u", get_u32(cell),
-                           i);
+        if (get_u32(cell) != i && !f->order && sort_cells(f, cells, e) != 0)
+            return e ? e->code : ERR_UNSUPPORTED;
         if (get_u32(cell + 4) != 1 || get_u32(cell + 8) != f->seq)
             return err_set(e, ERR_UNSUPPORTED, "cell %u is not of one sequence", i);
     }
@@ -274,7 +293,8 @@ static int parse_streams(struct slotfile *f, struct cursor *c, struct err *e)
     return found ? 0 : err_set(e, ERR_FORMAT, "%u tokens without cells", f->n_tokens);
 }
 
-int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e)
+int slotfile_parse_any(struct slotfile *f, struct slice bytes, uint32_t **order,
+                       struct err *e)
 {
     struct cursor c = {(const unsigned char *)bytes.ptr, bytes.len, false};
     memset(f, 0, sizeof *f);
@@ -285,7 +305,23 @@ int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e)
         rc = parse_streams(f, &c, e);
     if (!rc && c.left)
         rc = err_set(e, ERR_FORMAT, "%zu bytes behind the cache (a second one?)", c.left);
+    *order = f->order;
+    if (rc) {
+        free(*order);
+        f->order = *order = NULL;
+    }
     return rc;
+}
+
+int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e)
+{
+    uint32_t *order;
+    const int rc = slotfile_parse_any(f, bytes, &order, e);
+    if (rc || !order)
+        return rc;
+    free(order);
+    f->order = NULL;
+    return err_set(e, ERR_UNSUPPORTED, "positions are not in order");
 }
 
 /* ---- layout ------------------------------------------------------------------------ */
@@ -334,19 +370,27 @@ static unsigned char *put_bytes(unsigned char *p, const void *from, size_t n)
     return p + n;
 }
 
+static unsigned char *cut_rows(unsigned char *out, const struct slotfile *f,
+                               const char *rows, uint64_t row_bytes, size_t first,
+                               size_t n)
+{
+    const size_t row = (size_t)row_bytes;
+    if (!f->order)
+        return put_bytes(out, rows + first * row, n * row);
+    for (size_t i = first; i < first + n; i++)
+        out = put_bytes(out, rows + f->order[i] * row, row);
+    return out;
+}
+
 void slotfile_cut(const struct slotfile *f, size_t first, size_t n, unsigned char *out)
 {
     assert(first <= f->n_tokens && n <= f->n_tokens - first);
     if (n == 0)
         return;
-    for (uint32_t i = 0; i < f->frame.n_layers; i++) {
-        const size_t row = (size_t)f->frame.layers[i].k_row;
-        out = put_bytes(out, f->k[i].ptr + first * row, n * row);
-    }
-    for (uint32_t i = 0; i < f->frame.n_layers; i++) {
-        const size_t row = (size_t)f->frame.layers[i].v_row;
-        out = put_bytes(out, f->v[i].ptr + first * row, n * row);
-    }
+    for (uint32_t i = 0; i < f->frame.n_layers; i++)
+        out = cut_rows(out, f, f->k[i].ptr, f->frame.layers[i].k_row, first, n);
+    for (uint32_t i = 0; i < f->frame.n_layers; i++)
+        out = cut_rows(out, f, f->v[i].ptr, f->frame.layers[i].v_row, first, n);
 }
 
 uint64_t slotfile_size(const struct slotfile_frame *f, size_t n_tokens)

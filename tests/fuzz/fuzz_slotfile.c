@@ -57,6 +57,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(slotfile_size(&s->frame, s->n_tokens) == size);
         cut_and_compose(s, data, size);
     }
+    uint32_t *order;
+    if (slotfile_parse_any(s, slice_make((const char *)data, size), &order, NULL) == 0) {
+        unsigned char *rows = mem_alloc(s->n_tokens * s->frame.token_bytes + 1);
+        slotfile_cut(s, 0, s->n_tokens, rows);
+        free(rows);
+        free(order);
+    }
     free(s);
     return 0;
 }

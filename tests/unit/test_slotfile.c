@@ -557,6 +557,60 @@ static void test_slotfile_refuses_a_second_cache(void **state)
     free(s);
 }
 
+/* Exchanges two cells, with the rows of each layer. */
+static void exchange(struct slotfile *s, struct file *f, size_t at_cells, size_t a,
+                     size_t b)
+{
+    for (size_t k = 0; k < 12; k++) {
+        unsigned char *x = f->bytes + at_cells + 12 * a + k;
+        unsigned char *y = f->bytes + at_cells + 12 * b + k;
+        const unsigned char t = *x;
+        *x = *y;
+        *y = t;
+    }
+    for (size_t i = 0; i < 2 * (size_t)s->frame.n_layers; i++) {
+        const struct slotfile_layer *l = &s->frame.layers[i / 2];
+        const size_t row = (size_t)(i % 2 ? l->v_row : l->k_row);
+        const char *rows = i % 2 ? s->v[i / 2].ptr : s->k[i / 2].ptr;
+        for (size_t k = 0; k < row; k++) {
+            unsigned char *at = f->bytes + (rows - (const char *)f->bytes) + k;
+            const unsigned char t = at[a * row];
+            at[a * row] = at[b * row];
+            at[b * row] = t;
+        }
+    }
+}
+
+static void test_slotfile_cells_in_any_order(void **state)
+{
+    (void)state;
+    struct file f;
+    uint32_t *order;
+    struct slotfile *s = parse_sample("v2-f16-slot0", &f);
+    const uint32_t n = s->n_tokens;
+    unsigned char *rows = cut(s, 0, n);
+    const size_t cells = (size_t)(s->tokens - f.bytes) + 4 * (size_t)n + 12;
+    exchange(s, &f, cells, 1, 4);
+    exchange(s, &f, cells, 4, n - 1);
+    assert_int_equal(parse(s, f.bytes, f.size), ERR_UNSUPPORTED);
+    const struct slice bytes = slice_make((const char *)f.bytes, f.size);
+    assert_int_equal(slotfile_parse_any(s, bytes, &order, NULL), 0);
+    assert_int_equal(order[1], n - 1);
+    unsigned char *again = cut(s, 0, n);
+    assert_memory_equal(rows, again, n * s->frame.token_bytes);
+    free(again);
+    free(order);
+    /* A position that is there twice, and one beyond. */
+    const uint32_t wrong[] = {0, n, UINT32_MAX};
+    for (size_t i = 0; i < 3; i++) {
+        memcpy(f.bytes + cells + 12, &wrong[i], 4);
+        assert_int_equal(slotfile_parse_any(s, bytes, &order, NULL), ERR_UNSUPPORTED);
+        assert_null(order);
+    }
+    free(rows);
+    drop(s, &f);
+}
+
 static void test_slotfile_refuses_cells_in_two_streams(void **state)
 {
     (void)state;
@@ -609,6 +663,7 @@ int main(void)
         cmocka_unit_test(test_slotfile_refuses_what_it_does_not_understand),
         cmocka_unit_test(test_slotfile_refuses_transposed_v),
         cmocka_unit_test(test_slotfile_refuses_a_second_cache),
+        cmocka_unit_test(test_slotfile_cells_in_any_order),
         cmocka_unit_test(test_slotfile_refuses_cells_in_two_streams),
         cmocka_unit_test(test_slotfile_refuses_words_behind_the_tokens),
     };
