@@ -9,7 +9,8 @@
  * which then has that key. Nothing in an archive is trusted: each block is checked as if
  * it came from the directory, its chain hash is computed again, its parent came before.
  *
- * Synchronous, for one thread.
+ * The key is that of `key_file`, or of the directory where that is NULL; a key file is
+ * read and never written. Synchronous, for one thread.
  */
 
 #include <stdbool.h>
@@ -27,14 +28,15 @@ struct archive_count {
 
 /* Writes the blocks of `only` (NULL: of all models) without a lock: beside a running
  * gateway too. `out` is flushed and stays open. */
-int archive_export(const char *dir, const struct hash128 *only, bool with_key, FILE *out,
-                   struct archive_count *n, struct err *e);
+int archive_export(const char *dir, const char *key_file, const struct hash128 *only,
+                   bool with_key, FILE *out, struct archive_count *n, struct err *e);
 
 /*
  * Takes an archive into a directory, which is made where it is missing, under its lock.
  * Blocks go in as they are read and found right; after an error `n` tells how many.
  * Prompts go in when the end mark was there and right.
  */
-int archive_import(const char *dir, FILE *in, struct archive_count *n, struct err *e);
+int archive_import(const char *dir, const char *key_file, FILE *in,
+                   struct archive_count *n, struct err *e);
 
 #endif

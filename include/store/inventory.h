@@ -54,7 +54,7 @@ void inventory_free(struct inventory *v);
 
 /*
  * Reads every block whole: checksums, names, parents, and that its chain hash is that of
- * its token ids under the directory's key. Calls `fault` for each that is wrong. `fix`
+ * its token ids under the key (of the file, or of the directory where that is NULL). Calls `fault` for each that is wrong. `fix`
  * (takes the lock) moves damaged files to damaged/ and deletes what is cut off; then it
  * goes through the rest again.
  */
@@ -63,8 +63,9 @@ struct inventory_checked {
 };
 typedef void (*inventory_fault_cb)(void *arg, const char *file, const char *what,
                                    const char *todo);
-int inventory_verify(const char *dir, bool fix, inventory_fault_cb fault, void *arg,
-                     struct inventory_checked *n, struct err *e);
+int inventory_verify(const char *dir, const char *key_file, bool fix,
+                     inventory_fault_cb fault, void *arg, struct inventory_checked *n,
+                     struct err *e);
 
 /*
  * Deletes blocks, the least recently used first and never one that another needs: until

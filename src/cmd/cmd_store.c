@@ -29,22 +29,19 @@ int cmd_store_say(const struct cmd *self, const struct err *e)
     return CMD_FAILED;
 }
 
-/* The directory, from --dir or from a configuration; a new string or NULL. */
-static char *directory_of(const char **given, struct err *e)
+static int take_config(struct cmd_store *c, const char *file, struct err *e)
 {
     struct options o;
-    char *dir = NULL;
-    if (given[CMD_STORE_DIR])
-        return mem_strdup(given[CMD_STORE_DIR]);
     options_default(&o);
-    if (options_load(&o, given[CMD_STORE_CONFIG], e) == 0) {
-        if (*o.store_dir)
-            dir = mem_strdup(o.store_dir);
-        else
-            err_set(e, ERR_INVALID, "%s has no store.dir", given[CMD_STORE_CONFIG]);
-    }
+    int rc = options_load(&o, file, e);
+    if (!rc && !*o.store_dir)
+        rc = err_set(e, ERR_INVALID, "%s has no store.dir", file);
+    if (!rc)
+        c->dir = mem_strdup(o.store_dir);
+    if (!rc && *o.store_key_file && !c->key_file)
+        c->key_file = mem_strdup(o.store_key_file);
     options_free(&o);
-    return dir;
+    return rc;
 }
 
 int cmd_store_start(const struct cmd *self, int argc, char **argv, int most_operands,
@@ -63,8 +60,19 @@ int cmd_store_start(const struct cmd *self, int argc, char **argv, int most_oper
             cmd_usage(self, stderr);
         return CMD_USAGE;
     }
-    c->dir = directory_of(c->given, &e);
-    return c->dir ? CMD_OK : cmd_store_say(self, &e);
+    if (c->given[CMD_STORE_KEY])
+        c->key_file = mem_strdup(c->given[CMD_STORE_KEY]);
+    if (c->given[CMD_STORE_DIR])
+        c->dir = mem_strdup(c->given[CMD_STORE_DIR]);
+    else if (take_config(c, c->given[CMD_STORE_CONFIG], &e) != 0)
+        return cmd_store_say(self, &e);
+    return CMD_OK;
+}
+
+void cmd_store_end(struct cmd_store *c)
+{
+    free(c->dir);
+    free(c->key_file);
 }
 
 int cmd_store_model(struct cmd_store *c, const char *text)
@@ -152,7 +160,8 @@ int cmd_store_verify(const struct cmd *self, int argc, char **argv)
     if (status != CMD_OK)
         return status;
     json_t *faults = c.given[VERIFY_JSON] ? json_array() : NULL;
-    if (inventory_verify(c.dir, c.given[VERIFY_FIX], on_fault, faults, &n, &e) != 0) {
+    if (inventory_verify(c.dir, c.key_file, c.given[VERIFY_FIX], on_fault, faults, &n,
+                         &e) != 0) {
         status = cmd_store_say(self, &e);
         json_decref(faults);
     } else if (faults) {
@@ -165,7 +174,7 @@ int cmd_store_verify(const struct cmd *self, int argc, char **argv)
     }
     if (status == CMD_OK && n.faults)
         status = CMD_FAILED;
-    free(c.dir);
+    cmd_store_end(&c);
     return status;
 }
 
@@ -246,7 +255,7 @@ int cmd_store_prune(const struct cmd *self, int argc, char **argv)
             cmd_store_print(json_pack("{sbso}", "dry_run", r.dry_run, "models", models));
         }
     }
-    free(c.dir);
+    cmd_store_end(&c);
     return status;
 }
 
@@ -322,8 +331,8 @@ static int export_to(struct cmd_store *c, const char *file)
     FILE *out = open_out(file, &part, &e);
     int rc = e.code;
     if (out)
-        rc = archive_export(c->dir, c->has_model ? &c->model : NULL, c->given[EXPORT_KEY],
-                            out, &n, &e);
+        rc = archive_export(c->dir, c->key_file, c->has_model ? &c->model : NULL,
+                            c->given[EXPORT_KEY], out, &n, &e);
     rc = close_out(out, file, part, rc, &e);
     free(part);
     if (rc)
@@ -344,7 +353,7 @@ int cmd_store_export(const struct cmd *self, int argc, char **argv)
         status = cmd_store_model(&c, c.given[EXPORT_MODEL]);
     if (status == CMD_OK)
         status = export_to(&c, argv[1]);
-    free(c.dir);
+    cmd_store_end(&c);
     return status;
 }
 
@@ -357,7 +366,7 @@ static int import_from(struct cmd_store *c, const char *file)
         err_errno(&e, "cannot read %s", file);
         return cmd_store_say(c->self, &e);
     }
-    const int rc = archive_import(c->dir, in, &n, &e);
+    const int rc = archive_import(c->dir, c->key_file, in, &n, &e);
     if (in != stdin)
         fclose(in);
     print_count("took", &n);
@@ -374,6 +383,6 @@ int cmd_store_import(const struct cmd *self, int argc, char **argv)
     }
     if (status == CMD_OK)
         status = import_from(&c, argv[1]);
-    free(c.dir);
+    cmd_store_end(&c);
     return status;
 }

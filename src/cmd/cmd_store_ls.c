@@ -248,7 +248,7 @@ int cmd_store_ls(const struct cmd *self, int argc, char **argv)
     int status = cmd_store_start(self, argc, argv, 1, &c);
     if (status == CMD_OK)
         status = list(&c, c.n_operands ? argv[1] : NULL);
-    free(c.dir);
+    cmd_store_end(&c);
     return status;
 }
 
@@ -367,6 +367,6 @@ int cmd_store_stat(const struct cmd *self, int argc, char **argv)
             print_figures(&v, &f);
         inventory_free(&v);
     }
-    free(c.dir);
+    cmd_store_end(&c);
     return status;
 }

@@ -92,11 +92,12 @@ static void export_prompts(struct export *x, const char *dir)
     free(records);
 }
 
-static int make_header(int root, const char *dir, bool with_key, struct archive_header *h,
-                       struct err *e)
+static int make_header(int root, const char *dir, const char *key_file, bool with_key,
+                       struct archive_header *h, struct err *e)
 {
     unsigned char key[CHAIN_KEY_BYTES];
-    const int rc = store_dir_read_key(root, dir, key, e);
+    const int rc = key_file ? store_key_read(key_file, key, e)
+                            : store_dir_read_key(root, dir, key, e);
     if (rc)
         return rc;
     *h = (struct archive_header){.key_id = archive_key_id(key), .with_key = with_key};
@@ -105,8 +106,8 @@ static int make_header(int root, const char *dir, bool with_key, struct archive_
     return 0;
 }
 
-int archive_export(const char *dir, const struct hash128 *only, bool with_key, FILE *out,
-                   struct archive_count *n, struct err *e)
+int archive_export(const char *dir, const char *key_file, const struct hash128 *only,
+                   bool with_key, FILE *out, struct archive_count *n, struct err *e)
 {
     struct export x = {.blocks = -1};
     struct archive_header h;
@@ -114,7 +115,7 @@ int archive_export(const char *dir, const struct hash128 *only, bool with_key, F
     const int root = store_dir_peek(dir, e);
     if (root < 0)
         return ERR_IO;
-    int rc = make_header(root, dir, with_key, &h, e);
+    int rc = make_header(root, dir, key_file, with_key, &h, e);
     if (!rc)
         rc = inventory_read(&x.v, dir, true, only, e);
     if (!rc) {
@@ -139,7 +140,7 @@ int archive_export(const char *dir, const struct hash128 *only, bool with_key, F
 /* ---- in ---------------------------------------------------------------------------- */
 
 struct import {
-    const char *path;
+    const char *path, *key_file;
     struct store_dir *d;
     int64_t now_ns;
     struct archive_count *n;
@@ -147,30 +148,39 @@ struct import {
     size_t n_prompts, cap;
 };
 
+/* A directory without blocks takes the archive's key over; a key file stays as it is. */
+static int take_key(struct import *m, const struct archive_header *h,
+                    unsigned char key[CHAIN_KEY_BYTES], struct err *e)
+{
+    if (!h->with_key || m->key_file)
+        return err_set(e, ERR_MISMATCH,
+                       "the archive was made with another key than that of %s, so its "
+                       "blocks are of no use there: %s",
+                       m->key_file ? m->key_file : m->path,
+                       m->key_file ? "give the key file of the store it came from"
+                                   : "export it --with-key and import it into an empty "
+                                     "directory");
+    if (m->d->tier.blocks)
+        return err_set(e, ERR_MISMATCH,
+                       "%s has blocks and another key than the archive: import into an "
+                       "empty directory",
+                       m->path);
+    memcpy(key, h->key, CHAIN_KEY_BYTES);
+    return store_dir_adopt_key(m->d, h->key, e);
+}
+
 static int on_header(void *arg, const struct archive_header *h,
                      unsigned char key[CHAIN_KEY_BYTES], struct err *e)
 {
     struct import *m = arg;
-    int rc = 0;
+    if (m->key_file && store_key_read(m->key_file, key, e) != 0)
+        return e->code;
     m->d = store_dir_open(m->path, e);
     if (!m->d)
         return e->code;
-    if (!hash128_eq(archive_key_id(m->d->key), h->key_id)) {
-        if (!h->with_key)
-            return err_set(e, ERR_MISMATCH,
-                           "the archive was made with another key than that of %s, so "
-                           "its blocks are of no use there: export it --with-key and "
-                           "import it into an empty directory",
-                           m->path);
-        if (m->d->tier.blocks)
-            return err_set(e, ERR_MISMATCH,
-                           "%s has blocks and another key than the archive: import "
-                           "into an empty directory",
-                           m->path);
-        rc = store_dir_adopt_key(m->d, h->key, e);
-    }
-    memcpy(key, m->d->key, CHAIN_KEY_BYTES);
-    return rc;
+    if (!m->key_file)
+        memcpy(key, m->d->key, CHAIN_KEY_BYTES);
+    return hash128_eq(archive_key_id(key), h->key_id) ? 0 : take_key(m, h, key, e);
 }
 
 static int on_block(void *arg, struct store_block *b, int64_t used_ns, struct err *e)
@@ -227,11 +237,15 @@ static void add_prompts(struct import *m)
     free(known);
 }
 
-int archive_import(const char *dir, FILE *in, struct archive_count *n, struct err *e)
+int archive_import(const char *dir, const char *key_file, FILE *in,
+                   struct archive_count *n, struct err *e)
 {
     static const struct archive_sink sink = {on_header, on_block, on_prompt};
     struct err unused = {0};
-    struct import m = {.path = dir, .n = n, .now_ns = (int64_t)clock_wall_ms() * 1000000};
+    struct import m = {.path = dir,
+                       .key_file = key_file,
+                       .n = n,
+                       .now_ns = (int64_t)clock_wall_ms() * 1000000};
     *n = (struct archive_count){0};
     const int rc = archive_format_read(in, &sink, &m, e ? e : &unused);
     if (!rc)

@@ -11,9 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
+#include "base/clock.h"
 #include "store/inventory.h"
 #include "store_internal.h"
+
+#define YOUNG_MS 60000 /* blocks are not written in order */
 
 struct verify {
     int blocks;                  /* blocks/ */
@@ -92,6 +94,7 @@ static bool still_there(const struct verify *v, const struct store_name *name)
 
 static void check_parents(struct verify *v, const struct inventory *i)
 {
+    const int64_t young = ((int64_t)clock_wall_ms() - YOUNG_MS) * 1000000;
     for (size_t k = 0; k < i->n_blocks; k++) {
         const struct inventory_block *b = &i->blocks[k];
         const struct store_name name = {b->head.fingerprint, b->head.hash};
@@ -100,6 +103,8 @@ static void check_parents(struct verify *v, const struct inventory *i)
             continue;
         if (b->parent == INVENTORY_NONE && still_there(v, &parent))
             continue; /* it has come meanwhile, or was told as damaged */
+        if (!v->d && b->used_ns > young)
+            continue; /* a gateway may be about to write its parent */
         if (v->d) {
             v->d->tier.ops->drop(&v->d->tier, &name);
             v->n->fixed++;
@@ -110,11 +115,13 @@ static void check_parents(struct verify *v, const struct inventory *i)
 }
 
 /* Without a key nothing is of use, but that is one fault and not one for each block. */
-static void load_key(struct verify *v, int root, const char *dir, struct chain_key *key)
+static void load_key(struct verify *v, int root, const char *dir, const char *key_file,
+                     struct chain_key *key)
 {
     unsigned char bytes[CHAIN_KEY_BYTES];
     struct err e = {0};
-    if (store_dir_read_key(root, dir, bytes, &e) == 0) {
+    if ((key_file ? store_key_read(key_file, bytes, &e)
+                  : store_dir_read_key(root, dir, bytes, &e)) == 0) {
         chain_key_init(key, bytes);
         v->key = key;
         return;
@@ -124,8 +131,9 @@ static void load_key(struct verify *v, int root, const char *dir, struct chain_k
              "put it back; without it a gateway makes a new one and finds nothing");
 }
 
-int inventory_verify(const char *dir, bool fix, inventory_fault_cb fault, void *arg,
-                     struct inventory_checked *n, struct err *e)
+int inventory_verify(const char *dir, const char *key_file, bool fix,
+                     inventory_fault_cb fault, void *arg, struct inventory_checked *n,
+                     struct err *e)
 {
     struct verify v = {.fault = fault, .arg = arg, .n = n};
     struct chain_key key;
@@ -134,7 +142,7 @@ int inventory_verify(const char *dir, bool fix, inventory_fault_cb fault, void *
     const int root = store_dir_peek(dir, e);
     if (root < 0)
         return ERR_IO;
-    load_key(&v, root, dir, &key);
+    load_key(&v, root, dir, key_file, &key);
     v.blocks = store_file_folder(root, "blocks", false);
     close(root);
     if (fix && v.key && !(v.d = store_dir_open(dir, e))) {

@@ -248,6 +248,7 @@ int store_key_make(unsigned char key[CHAIN_KEY_BYTES], struct err *e);
 
 /* From a file of its own, which only its owner can read; made where it does not exist. */
 int store_key_load(const char *path, unsigned char key[CHAIN_KEY_BYTES], struct err *e);
+int store_key_read(const char *path, unsigned char key[CHAIN_KEY_BYTES], struct err *e);
 
 /* ---- store_scan.c: going through the directory ------------------------------------- */
 

@@ -62,6 +62,11 @@ int store_key_load(const char *path, unsigned char key[CHAIN_KEY_BYTES], struct 
     e = e ? e : &own;
     if (access(path, F_OK) != 0 && errno == ENOENT && write_new(path, e) != 0)
         return e->code;
+    return store_key_read(path, key, e);
+}
+
+int store_key_read(const char *path, unsigned char key[CHAIN_KEY_BYTES], struct err *e)
+{
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, "cannot read the key file %s", path);

@@ -72,6 +72,8 @@ class StoreCase(Case):
         self.dir = os.path.join(self.folder, "kept")
         shutil.copytree(os.path.join(StoreCase.made, "store"), self.dir)
         os.chmod(self.dir, 0o700)
+        for f in blocks(self.dir):   # no gateway is just writing them
+            os.utime(f, (os.path.getmtime(f) - 600,) * 2)
         self.path = os.path.join(self.folder, "archive")
 
     @classmethod
@@ -332,6 +334,24 @@ class Archives(StoreCase):
         self.refused(1, "has blocks and another key", "import", "--dir", gateway.store_dir,
                      self.path)
         self.assertEqual(everything(gateway.store_dir), before)
+
+    def test_with_a_key_file(self):
+        key = os.path.join(self.folder, "my.key")
+        os.replace(os.path.join(self.dir, "key"), key)
+        os.chmod(key, 0o600)
+        with open(os.path.join(self.dir, "key"), "wb") as f:
+            f.write(bytes(32))
+        self.assertEqual(run("verify", "--dir", self.dir).returncode, 1)
+        self.fine("verify", "--dir", self.dir, "--key-file", key)
+        self.fine("export", "--dir", self.dir, "--key-file", key, self.path)
+        target = os.path.join(self.folder, "new")
+        self.refused(1, "made with another key", "import", "--dir", target, self.path)
+        self.fine("import", "--dir", target, "--key-file", key, self.path)
+        self.assertEqual(self.taken(target), self.taken(self.dir))
+        none = os.path.join(self.folder, "none")
+        self.refused(1, "cannot read the key file", "export", "--dir", self.dir, "--key-file",
+                     none, self.path)
+        self.assertFalse(os.path.exists(none))
 
     def test_through_a_pipe(self):
         archive = self.fine("export", "--dir", self.dir, "--with-key", "-", text=False).stdout

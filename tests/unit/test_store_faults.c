@@ -449,7 +449,7 @@ static void finish(struct world *w)
 
 /* ---- tests ------------------------------------------------------------------------- */
 
-static const int errors[] = {EIO, ENOSPC, EMFILE};
+static const int errors[] = {EIO, EMFILE};
 
 static long lives_with(enum how h, int error)
 {
@@ -568,7 +568,7 @@ static void test_kills_at_random_moments(void **state)
     seed = (unsigned)getpid();
     print_message("seed %u\n", seed);
     begin(&w);
-    for (int kills = 0; kills < 200; kills++) {
+    for (int kills = 0; kills < 100; kills++) {
         const unsigned after = 1 + (unsigned)rand_r(&seed) % 30;
         assert_true(killed_while(&w, live_at_random, after));
         rand_r(&seed);
