@@ -54,9 +54,9 @@ void inventory_free(struct inventory *v);
 
 /*
  * Reads every block whole: checksums, names, parents, and that its chain hash is that of
- * its token ids under the key (of the file, or of the directory where that is NULL). Calls `fault` for each that is wrong. `fix`
- * (takes the lock) moves damaged files to damaged/ and deletes what is cut off; then it
- * goes through the rest again.
+ * its token ids under the key (of `key_file`, or of the directory where that is NULL).
+ * Calls `fault` for each that is wrong. `fix` (takes the lock) moves damaged files to
+ * damaged/ and deletes what is cut off.
  */
 struct inventory_checked {
     uint64_t blocks, bytes, faults, fixed;
