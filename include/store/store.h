@@ -153,6 +153,9 @@ void store_share(struct store *s, struct hash128 fingerprint, struct hash128 has
 /* Drops a block from the tiers of this gateway; unknown names are fine. */
 void store_drop(struct store *s, struct hash128 fingerprint, struct hash128 hash);
 
+/* Drops it from the shared tier as well, and the sequence that ends with it. */
+void store_forget(struct store *s, struct hash128 fingerprint, struct hash128 hash);
+
 /*
  * Recovery: reads names and token ids of the blocks of one fingerprint (no rows),
  * parents before children, otherwise leaves in the order of their last use, oldest first.

@@ -16,7 +16,10 @@ static void on_evict(void *arg, const struct tree_block *b, bool evicted)
     (void)evicted;
     if (!fp || CACHE_STATE_OF(b) != CACHE_STORED)
         return;
-    store_drop(c->store, c->models[fp - 1].fingerprint, b->hash);
+    if (c->forgetting)
+        store_forget(c->store, c->models[fp - 1].fingerprint, b->hash);
+    else
+        store_drop(c->store, c->models[fp - 1].fingerprint, b->hash);
     if (c->models[fp - 1].recovery)
         cache_recovery_evicted(c->models[fp - 1].recovery, b->hash);
 }

@@ -256,7 +256,7 @@ static size_t count_common(const struct cache_discovery *d)
 /* What leads nowhere must not be found again. */
 static void forget_place(struct cache_discovery *d)
 {
-    store_redis_delete(d->c->store->redis, CACHE_PLACE,
+    store_redis_delete(d->c->store->redis, STORE_REDIS_PLACE,
                        &(struct store_name){d->q.fingerprint, d->place});
 }
 
@@ -269,7 +269,7 @@ static bool read_sequence(struct cache_discovery *d, const struct redisReply *an
         d->sequence.block_tokens != d->c->o.block_tokens ||
         d->sequence.token_bytes != d->c->models[model - 1].token_bytes ||
         !make_chain(d)) {
-        store_redis_damaged(d->c->store->redis, CACHE_SEQUENCE,
+        store_redis_damaged(d->c->store->redis, STORE_REDIS_SEQUENCE,
                             &(struct store_name){d->q.fingerprint, d->name});
         return false;
     }
@@ -304,7 +304,7 @@ static void ask_for_sequence(struct cache_discovery *d)
 {
     struct store_command c = {0};
     store_command_start(&c, "GET", 1);
-    add_key(d, CACHE_SEQUENCE, d->name, &c);
+    add_key(d, STORE_REDIS_SEQUENCE, d->name, &c);
     if (!ask(d, &c, REDIS_REPLY_STRING, MAX_SEQUENCE_BYTES, on_sequence))
         end(d);
 }
@@ -361,7 +361,7 @@ static void ask_for_places(struct cache_discovery *d)
     store_command_start(&c, "MGET", (unsigned)d->n_asked);
     for (size_t i = 0; i < d->n_asked; i++) {
         d->asked[i] = d->low + (i + 1) * n / d->n_asked - 1;
-        add_key(d, CACHE_PLACE, d->q.v[d->asked[i]].hash, &c);
+        add_key(d, STORE_REDIS_PLACE, d->q.v[d->asked[i]].hash, &c);
     }
     if (!ask(d, &c, REDIS_REPLY_ARRAY, KEYS * 2 * CACHE_PLACE_BYTES, on_places))
         end(d);

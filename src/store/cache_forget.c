@@ -122,8 +122,10 @@ static void turn(void *arg)
     bool wait = recovers(f->c);
     if (!wait && f->v && !f->placed)
         find_place(f);
+    f->c->forgetting = true;
     if (!wait && !(prompts = forget_prompts(f)))
         blocks = forget_blocks(f);
+    f->c->forgetting = false;
     f->prompts += prompts;
     f->blocks += blocks;
     if (wait || prompts || blocks)

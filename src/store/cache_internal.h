@@ -76,6 +76,7 @@ struct cache {
     size_t n_models;
     uint64_t foreign_kept; /* what pruning was told to leave, the last time */
     struct cache_share_stats shared;
+    bool forgetting; /* blocks that go now go from the shared tier as well */
     struct cache_clock clock;
     uint32_t ttl_s;
     struct cache_lifetime *lifetimes;

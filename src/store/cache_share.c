@@ -61,7 +61,8 @@ static void tell_places(const struct share *s, const struct cache_sequence *sequ
         const struct index_record *r = &sequence->records[i];
         unsigned char place[CACHE_PLACE_BYTES];
         cache_place_write(name, r->check, place);
-        store_redis_set(redis, CACHE_PLACE, &(struct store_name){s->fingerprint, r->hash},
+        store_redis_set(redis, STORE_REDIS_PLACE,
+                        &(struct store_name){s->fingerprint, r->hash},
                         slice_make((const char *)place, sizeof(place)));
     }
 }
@@ -85,7 +86,7 @@ static void tell(const struct share *s)
                         &sequence.records[sequence.n_records]))
         sequence.n_records++;
     cache_sequence_write(&sequence, &value);
-    store_redis_set(c->store->redis, CACHE_SEQUENCE,
+    store_redis_set(c->store->redis, STORE_REDIS_SEQUENCE,
                     &(struct store_name){s->fingerprint, k.name}, buf_slice(&value));
     tell_places(s, &sequence, k.name);
     buf_free(&value);
@@ -130,7 +131,7 @@ static void check(struct share *s)
     struct store_name block = {s->fingerprint, {0, 0}};
     tree_walk(s->c->tree, &s->end, last_block, &block.hash);
     s->checks = 1; /* until both are asked */
-    s->checks += store_redis_check(redis, CACHE_PLACE, &place, on_checked, s);
+    s->checks += store_redis_check(redis, STORE_REDIS_PLACE, &place, on_checked, s);
     s->checks += store_redis_check(redis, STORE_REDIS_BLOCK, &block, on_checked, s);
     on_checked(s, false);
 }

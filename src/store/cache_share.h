@@ -14,9 +14,6 @@
 #include "cache_internal.h"
 #include "store_redis.h"
 
-#define CACHE_PLACE 'p' /* kinds of keys */
-#define CACHE_SEQUENCE 's'
-
 /* Blocks that `tokens` fill, a short one at the end counted. */
 static inline size_t cache_blocks_of(const struct cache *c, size_t tokens)
 {

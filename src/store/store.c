@@ -234,6 +234,16 @@ void store_drop(struct store *s, struct hash128 fingerprint, struct hash128 hash
     store_lane_enter(&s->lanes, &d->op);
 }
 
+void store_forget(struct store *s, struct hash128 fingerprint, struct hash128 hash)
+{
+    const struct store_name name = {fingerprint, hash};
+    store_drop(s, fingerprint, hash);
+    if (!s->redis)
+        return;
+    store_redis_delete(s->redis, STORE_REDIS_BLOCK, &name);
+    store_redis_delete(s->redis, STORE_REDIS_SEQUENCE, &name);
+}
+
 /* ---- recovery ---------------------------------------------------------------------- */
 
 struct scan {

@@ -23,7 +23,9 @@
 #include "store_internal.h"
 #include "store_link.h"
 
-#define STORE_REDIS_BLOCK 'b' /* kind of a block's key */
+#define STORE_REDIS_BLOCK 'b'    /* kinds of keys */
+#define STORE_REDIS_SEQUENCE 's' /* cache_sequence.h */
+#define STORE_REDIS_PLACE 'p'
 
 struct store_redis;
 
