@@ -71,7 +71,7 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
-.PHONY: all programs demo demo-llama test test-engines unit lint format asan fuzz \
+.PHONY: all programs demo demo-llama test test-engines test-faults unit lint format asan fuzz \
         fuzz-programs cover bench install clean distclean help force
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/obj/%.o
@@ -173,6 +173,10 @@ asan: ## The tests on the build with sanitizers alone
 test-engines: ## Run against a real llama-server (downloads one, about 180 MB)
 	$(Q)$(MAKE) KIND=release programs
 	$(Q)python3 tests/run.py --engines build/release
+
+ROUNDS ?= 20
+test-faults: $(PROGRAM) ## Faults at random moments: ROUNDS of them (20); SEED repeats a run
+	$(Q)python3 tests/run_faults.py -v -n $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 FUZZ_SECONDS ?= 60
 fuzz: ## Fuzz each target for FUZZ_SECONDS (60)

@@ -120,7 +120,8 @@ def main(arguments):
                                        "-e", "llama-old", "-e", "llama-new")}
         else:
             parts = {"unit and corpus": run_programs(build),
-                     "e2e": run_script("tests/run_e2e.py", build)}
+                     "e2e": run_script("tests/run_e2e.py", build),
+                     "faults": run_script("tests/run_faults.py", build, "-n", "12")}
         for name, count in parts.items():
             print(f"{build}: {name}: {count}", flush=True)
             total += count

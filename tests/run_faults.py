@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Faults at random moments, end to end: no wrong answer, no request lost, counters true.
+
+    tests/run_faults.py                    20 rounds
+    tests/run_faults.py -n 500 -k kill     500 rounds of one kind
+    tests/run_faults.py --seed 7           as far as possible the same again
+
+INCIPIT_BIN names the program (default build/release/incipit). The seed is printed. The
+last line is "N passed, N failed, N skipped", by rounds.
+"""
+
+import argparse
+import collections
+import os
+import random
+import subprocess
+import sys
+import time
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "faults"), os.path.join(HERE, "lib")]
+sys.dont_write_bytecode = True
+
+import disk  # noqa: E402
+import rounds  # noqa: E402
+from harness import binary  # noqa: E402
+from world import World  # noqa: E402
+
+
+def is_sanitized(program):
+    """The sanitizers want to be first; the disk that fails as well."""
+    text = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    return "asan" in text.stdout
+
+
+def make_world(seed, sanitized):
+    try:
+        return World(seed, preload=not sanitized, sanitized=sanitized)
+    except disk.Unavailable as why:
+        print(f"skipped: a disk that fails: {why}")
+        return World(seed, preload=False, sanitized=sanitized)
+
+
+def choose(rng, words, preload):
+    kinds = {name: r for name, r in rounds.ROUNDS.items()
+             if (preload or not r[2]) and (not words or name in words)}
+    name = rng.choices(list(kinds), [r[0] for r in kinds.values()])[0]
+    return name, kinds[name][1]
+
+
+def play(world, name, function):
+    """One round; what went wrong, or None."""
+    world.what = ""
+    world.begin()
+    try:
+        function(world)
+        return None
+    except Exception as error:  # pylint: disable=broad-except
+        return (f"{type(error).__name__}: {error}\n" +
+                "".join(traceback.format_tb(error.__traceback__)[-3:]))
+
+
+def run(count, seed, words, sanitized, verbose):
+    rng = random.Random(seed)
+    failed, skipped, played = 0, 0, 0
+    world = make_world(rng.random(), sanitized).start()
+    seen = collections.Counter()
+    try:
+        for i in range(count):
+            name, function = choose(rng, words, world.disk)
+            began = time.monotonic()
+            why = play(world, name, function)
+            played += 1
+            took = (time.monotonic() - began) * 1000
+            if verbose or why:
+                print(f"{'FAILED' if why else 'ok':8}{i} {name} {world.what} ({took:.0f} ms)",
+                      flush=True)
+            if why:
+                failed += 1
+                print(why, "--- the gateway said", *world.log()[-40:], "---", sep="\n",
+                      flush=True)
+                seen.update(world.seen)
+                world.close()
+                world = make_world(rng.random(), sanitized).start()
+    finally:
+        seen.update(world.seen)
+        code = world.close()
+    if code not in (0, None):
+        print(f"FAILED the gateway ended with {code}")
+        failed += 1
+    for what, n in sorted(seen.items()):
+        print(f"{n:8} {what}")
+    return played - failed, failed, skipped
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Faults at random moments.")
+    parser.add_argument("-n", type=int, default=20, metavar="ROUNDS")
+    parser.add_argument("-k", action="append", default=[], choices=sorted(rounds.ROUNDS))
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("-v", action="store_true", help="a line for each round")
+    given = parser.parse_args()
+    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
+    print(f"faults: seed {seed}", flush=True)
+    sanitized = is_sanitized(binary())
+    if sanitized:
+        print("skipped: a disk that fails (it cannot be put before the sanitizers)")
+    passed, failed, skipped = run(given.n, seed, given.k, sanitized, given.v)
+    print(f"{passed} passed, {failed} failed, {skipped + sanitized} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
