@@ -53,9 +53,10 @@ int cmd_parse(const struct cmd *self, int argc, char **argv, const char **given)
 extern const struct cmd_flag cmd_serve_flags[], cmd_check_flags[], cmd_kvsize_flags[],
     cmd_lab_flags[], cmd_lab_serve_flags[], cmd_store_ls_flags[], cmd_store_stat_flags[],
     cmd_store_verify_flags[], cmd_store_prune_flags[], cmd_store_export_flags[],
-    cmd_store_import_flags[];
+    cmd_store_import_flags[], cmd_warm_flags[];
 int cmd_serve(const struct cmd *self, int argc, char **argv);
 int cmd_check(const struct cmd *self, int argc, char **argv);
+int cmd_warm(const struct cmd *self, int argc, char **argv);
 int cmd_lab(const struct cmd *self, int argc, char **argv);
 int cmd_lab_serve(const struct cmd *self, int argc, char **argv);
 int cmd_kvsize(const struct cmd *self, int argc, char **argv);

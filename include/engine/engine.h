@@ -145,7 +145,8 @@ struct replica {
     double bytes_per_token; /* of prompt text; learned */
     struct replica_counters n;
     struct replica_scratch scratch;
-    void (*on_mode)(void *arg, struct replica *r); /* mode changed; may be NULL */
+    void (*on_mode)(void *arg, struct replica *r);  /* mode changed; may be NULL */
+    void (*on_saved)(void *arg, struct replica *r); /* a save ended, well or not; same */
     void *arg;
 };
 
@@ -186,6 +187,9 @@ struct job {
     const struct prompt *prompt;
     bool generates;        /* it will occupy a slot; false: passes through */
     bool cacheable;        /* prompt readable and not barred */
+    bool background;       /* goes behind all that clients wait for, for as long as that
+                              takes, and does not count as waiting */
+    bool keep;             /* saved as soon as it has run, whatever that costs */
     struct hash128 seed;   /* replica.seed when the pieces were made */
     struct slice kv_root;  /* tenant and prompt_kv_root() of it; the body may be gone by
                               done() */

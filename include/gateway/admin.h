@@ -9,24 +9,38 @@
  *   GET /readyz    200 when a replica takes requests and no stop is under way, else 503
  *   GET /metrics   Prometheus text (docs/metrics.md)
  *   GET /stats     figures per replica and in total, JSON
- *   GET /cache     block tree, prompt index and store, JSON
+ *   GET /cache     block tree, prompt index, store, pins and what is being warmed, JSON
  *
- * Nothing of these changes state, and nothing holds prompt text. What does is POST only:
- * gateway/admin_cache.h.
+ *   POST /cache/…  changes the cache: the table in admin_cache.c, docs/warm.md
+ *
+ * A GET never changes state, and nothing here holds prompt text.
  */
 
 #include "wire/front.h"
 #include "gateway/request.h"
+#include "gateway/warm.h"
 
 struct admin_world {
     struct request_world *requests;
     const struct front *front;
+    struct warm *warm;  /* NULL when a stop is under way */
+    const char *listen; /* where the admin listener is, as it was configured */
     uint64_t start_us;
     bool draining;
 };
 
 /* Answers one request of the admin listener. */
 void admin_answer(const struct admin_world *w, struct front_request *rq);
+
+/* One POST; `path` is its target without the query. */
+void admin_post(const struct admin_world *w, struct slice path, struct front_request *rq);
+bool admin_is_action(struct slice path);
+
+/* POST /cache/forget. */
+void admin_forget(const struct admin_world *w, struct front_request *rq);
+
+/* Sends a document, which it takes over. */
+void admin_reply(struct front_request *rq, int status, json_t *doc);
 
 /* The metrics text alone. */
 void metrics_write(const struct admin_world *w, struct buf *out);

@@ -24,6 +24,7 @@
 #define OPTIONS_MAX_UPSTREAMS 64
 #define OPTIONS_MAX_TENANTS 64
 #define OPTIONS_MAX_TTLS 8 /* different ones */
+#define OPTIONS_MAX_WARM 1024
 #define OPTIONS_MAX_FILE ((size_t)1 << 20)
 
 enum options_driver {
@@ -56,6 +57,15 @@ struct options_tenant {
     uint64_t ttl_ms; /* 0: as store.ttl */
 };
 
+/* A prompt start that is computed before anybody asks for it. */
+struct options_warm {
+    char *file;    /* a request body, or the text of a system prompt */
+    char *name;    /* of its pin */
+    char *path;    /* of the API; "": by the shape of the body */
+    char *model;   /* as clients write it, for a text and a body without one */
+    char *replica; /* "": all of them */
+};
+
 struct options {
     char *listen;
     char *admin_listen; /* "": no admin listener */
@@ -64,6 +74,9 @@ struct options {
     char *isolation; /* "shared", "salt", "header:NAME", "credential" */
     struct options_tenant *tenants;
     size_t n_tenants;
+    struct options_warm *warm;
+    size_t n_warm;
+    bool warm_before_ready;
 
     uint64_t block_tokens;
     uint64_t index_max_bytes;
@@ -71,6 +84,7 @@ struct options {
     char *store_dir; /* "": RAM only */
     uint64_t store_max_bytes;
     uint64_t store_ram_bytes;
+    uint64_t store_max_pinned; /* hundredths of a percent of what may be stored */
     bool store_save;
     uint64_t store_max_stall_ms;
     char *store_key_file;
@@ -135,7 +149,8 @@ int options_parse(struct options *o, struct slice text, const char *name, struct
 /*
  * Sets one key from text, as the file and the command line do. "upstream" makes the list
  * of upstreams that one; "upstreams.url" appends an upstream, and the other keys
- * "upstreams.…" belong to the last one. In the same way "tenants.name" appends a tenant.
+ * "upstreams.…" belong to the last one. In the same way "tenants.name" appends a tenant,
+ * and "warm.file" what is to be warm.
  */
 int options_set(struct options *o, const char *key, const char *value, struct err *e);
 

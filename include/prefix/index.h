@@ -85,6 +85,10 @@ void index_learn(struct index *ix, const struct index_lesson *lesson);
 void index_confirm(struct index *ix, const struct piece *v, size_t n, size_t n_common,
                    uint32_t tokens, bool exact);
 
+/* Makes the boundary that ends with `p`, and all before it, the most recently used. False
+ * where it is not known. */
+bool index_touch(struct index *ix, const struct piece *p);
+
 /*
  * Forgets the boundaries of this prompt from piece `from` on, and those of all prompts
  * that continue it (the engine contradicted).

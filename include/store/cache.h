@@ -33,6 +33,7 @@ struct cache_options {
     uint64_t max_blocks, max_bytes; /* of the tree: what is kept over all tiers */
     uint64_t index_bytes;
     unsigned protect_percent; /* for blocks that were asked for again (prefix/tree.h) */
+    uint64_t max_pinned;      /* bytes of all pins together */
     struct store_options store;
 };
 
@@ -155,5 +156,58 @@ void cache_share_stats(const struct cache *c, struct cache_share_stats *out);
 
 /* store_part() of its store: before the workers are flushed. */
 void cache_part(struct cache *c);
+
+/*
+ * Pins: starts of prompts that stay, with all before them, whatever else passes through.
+ * A pin has a name, which is unique for each model. It survives restarts (the file
+ * `pins`, docs/store.md) with what finds it by text. A damaged block makes it incomplete:
+ * who wants it whole again computes it and pins it again.
+ */
+#define CACHE_PIN_NAME 64 /* bytes: letters, digits and . _ : - */
+#define CACHE_MAX_PINS 1024
+
+/* True where all blocks of the start that ends with piece v[n-1] are stored. *tokens
+ * (may be NULL): how many they hold. */
+bool cache_stored(struct cache *c, const struct piece *v, size_t n, uint32_t *tokens);
+
+/*
+ * Pins such a start. A pin of that name and model is replaced. ERR_INVALID: a bad name;
+ * ERR_NOT_FOUND: it is not stored; ERR_LIMIT: there would be more bytes pinned than
+ * max_pinned, or more than CACHE_MAX_PINS.
+ */
+int cache_pin(struct cache *c, struct hash128 fingerprint, const char *name,
+              const struct piece *v, size_t n, struct err *e);
+
+/* Takes the pins of that name away, of all models; they stay as long as other blocks
+ * would. False where there is none. */
+bool cache_unpin(struct cache *c, const char *name);
+
+/* True where the pin is there and has all its blocks. */
+bool cache_pin_whole(struct cache *c, struct hash128 fingerprint, const char *name);
+
+struct cache_pin_view {
+    const char *name;
+    struct hash128 fingerprint;
+    bool attached; /* its model is in use; else nothing more is known */
+    bool whole;
+    uint32_t tokens; /* of its blocks that are there */
+    uint64_t bytes, hits;
+};
+/* Pin number i, in the order of pinning; false behind the last. */
+bool cache_pin_view(struct cache *c, size_t i, struct cache_pin_view *out);
+
+/* Bytes that pins hold; what several share counts once. */
+uint64_t cache_pinned_bytes(struct cache *c);
+
+/* A prompt ran of which the engine had `cached` tokens: pins that it begins with, and
+ * that were reused but for a block or two, count a hit. */
+void cache_pin_hit(struct cache *c, const struct piece *v, size_t n, int64_t cached);
+
+/* Takes a pin away and drops its blocks, and all that continue them, as far as no other
+ * pin has them. ERR_NOT_FOUND. Sets how many blocks went. */
+int cache_drop(struct cache *c, const char *name, size_t *n_blocks, struct err *e);
+
+/* Drops all blocks that are neither pinned nor in use just now; returns how many. */
+size_t cache_flush(struct cache *c);
 
 #endif

@@ -10,6 +10,8 @@
 static const struct cmd commands[] = {
     {"serve", "", "Run the gateway.", cmd_serve_flags, cmd_serve},
     {"check", "FILE", "Check a configuration file.", cmd_check_flags, cmd_check},
+    {"warm", "FILE…", "Have a running gateway compute, store and pin prompts.",
+     cmd_warm_flags, cmd_warm},
     {"lab", "", "Show what a KV cache does, on a small built-in model.", cmd_lab_flags,
      cmd_lab},
     {"lab serve", "", "Serve the built-in model as llama-server would, for tests.",

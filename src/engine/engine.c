@@ -122,7 +122,7 @@ void replica_free(struct replica *r)
 {
     if (!r)
         return;
-    r->on_mode = NULL;
+    r->on_mode = r->on_saved = NULL;
     r->driver->close(r->state);
     upstream_free(r->up);
     holdout_free(r->holdout);

@@ -28,11 +28,8 @@
 
 static void fail_job(struct llama *l, struct job *job, int status, const char *why)
 {
-    llama_discover_left(l, job);
-    list_del(&job->link);
-    l->r->queued--;
+    llama_dequeue(l, job);
     l->r->in_flight--;
-    timer_fini(&job->deadline);
     job->on_failed(job, status, why);
 }
 
@@ -60,12 +57,38 @@ static void wish_slot(const struct llama *l, struct job *job)
         job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
 }
 
+/* Clients first, each kind in the order of its coming. */
+static void enqueue(struct llama *l, struct job *job)
+{
+    struct list *last = l->queue.prev;
+    while (!job->background && last != &l->queue &&
+           LIST_ENTRY(last, struct job, link)->background)
+        last = last->prev;
+    list_insert_after(last, &job->link);
+    job->engine = l; /* while it waits; its slot afterwards */
+    job->since_us = loop_now_us(l->r->loop);
+    timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
+    if (job->background)
+        return;
+    l->r->queued++;
+    timer_start(&job->deadline, l->r->o.queue_ms);
+}
+
+void llama_dequeue(struct llama *l, struct job *job)
+{
+    llama_discover_left(l, job);
+    list_del(&job->link);
+    timer_fini(&job->deadline);
+    l->r->queued -= !job->background;
+}
+
 /* While others are asked about it, it does not wait for a slot: whether there is room in
  * the queue is seen afterwards. */
 static bool may_wait(struct llama *l, struct job *job)
 {
     job->provisional = job->discovery != NULL;
-    if (!job->provisional && l->r->queued - l->discovering > l->r->o.queue_max) {
+    if (!job->provisional && !job->background &&
+        l->r->queued - l->discovering > l->r->o.queue_max) {
         fail_job(l, job, 503, "too many requests wait for this engine");
         return false;
     }
@@ -90,13 +113,9 @@ static void admit(void *state, struct job *job)
         return;
     }
     wish_slot(l, job);
-    llama_learn_arrival(l);
-    list_push_back(&l->queue, &job->link);
-    l->r->queued++;
-    job->engine = l; /* while it waits; its slot afterwards */
-    job->since_us = loop_now_us(l->r->loop);
-    timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
-    timer_start(&job->deadline, l->r->o.queue_ms);
+    if (!job->background)
+        llama_learn_arrival(l);
+    enqueue(l, job);
     llama_pump(l);
     if (!job->sent && !list_empty(&job->link) && may_wait(l, job))
         job->on_phase(job, JOB_QUEUED);
@@ -107,10 +126,7 @@ void llama_release_queue(struct llama *l)
 {
     while (!list_empty(&l->queue)) {
         struct job *job = LIST_ENTRY(l->queue.next, struct job, link);
-        llama_discover_left(l, job);
-        list_del(&job->link);
-        l->r->queued--;
-        timer_fini(&job->deadline);
+        llama_dequeue(l, job);
         pass_through(job);
     }
 }
@@ -234,15 +250,12 @@ static void leave(void *state, struct job *job)
     if (job->sent) {
         end_broken(l, job);
     } else if (!list_empty(&job->link)) {
-        llama_discover_left(l, job);
-        list_del(&job->link);
-        l->r->queued--;
+        llama_dequeue(l, job);
     } else {
         llama_restore_left(l, job);
         if (l->binding.job == job)
             llama_unbind(l);
     }
-    timer_fini(&job->deadline);
     llama_pump(l);
 }
 
@@ -311,7 +324,7 @@ static uint32_t admitted(struct llama *l, const struct job *job)
     struct index_hit hit = {0};
     if (job->facts->prompt_tokens < (int64_t)o->min_tokens)
         return 0;
-    if (!o->second_sight)
+    if (!o->second_sight || job->keep)
         return UINT32_MAX;
     index_find(cache_index(l->r->cache), job->pieces->v, job->plan.known_pieces, &hit);
     tree_mark_clear(cache_tree(l->r->cache), &hit.at);
@@ -336,6 +349,7 @@ static struct lesson *lesson_of(struct llama *l, const struct job *job)
     ls->known_tokens = llama_stored_tokens(l, ls->v, ls->n);
     ls->admitted = admitted(l, job);
     ls->saveable = !job->prompt->has_media;
+    ls->keep = job->keep;
     return ls;
 }
 
@@ -361,9 +375,10 @@ void llama_learn_text(struct llama *l, const struct lesson *ls)
 
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls)
 {
+    const uint32_t least = ls->keep ? 1 : cache_block_tokens(l->r->cache);
     llama_holds(l, s, ls, ls->total_tokens);
-    s->unsaved = ls->saveable && l->store_on &&
-                 llama_storable(ls) >= ls->known_tokens + cache_block_tokens(l->r->cache);
+    s->unsaved =
+        ls->saveable && l->store_on && llama_storable(ls) >= ls->known_tokens + least;
     if (!s->unsaved)
         llama_learn_text(l, ls);
 }

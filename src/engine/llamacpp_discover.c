@@ -13,7 +13,7 @@ static void on_discovered(void *arg)
     struct job *job = arg;
     struct llama *l = job->engine;
     job->discovery = NULL;
-    l->discovering--;
+    l->discovering -= !job->background;
     llama_discovered(l, job);
 }
 
@@ -26,7 +26,7 @@ bool llama_discovering(struct llama *l, struct job *job)
                                          .n = job->pieces->n};
         job->asked = true;
         job->discovery = cache_discover(l->r->cache, &q, on_discovered, job);
-        l->discovering += job->discovery != NULL;
+        l->discovering += job->discovery && !job->background;
     }
     return job->discovery != NULL;
 }
@@ -37,5 +37,5 @@ void llama_discover_left(struct llama *l, struct job *job)
         return;
     cache_discover_cancel(job->discovery);
     job->discovery = NULL;
-    l->discovering--;
+    l->discovering -= !job->background;
 }

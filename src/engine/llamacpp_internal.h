@@ -67,6 +67,7 @@ struct lesson {
     struct hash128 kv_root;
     uint32_t tenant;
     bool saveable;   /* may be cut into blocks: no media, whole answer */
+    bool keep;       /* is saved at once, whatever that costs */
     uint64_t number; /* of the lesson and its copies; addresses are used again */
 };
 
@@ -183,6 +184,7 @@ struct llama {
 
 /* llamacpp_place.c */
 void llama_pump(struct llama *l);
+void llama_dequeue(struct llama *l, struct job *job); /* it is placed, or has left */
 void llama_job_ready(struct llama *l, struct job *job);
 bool llama_can_pin(const struct job *job);
 bool llama_pins(const struct llama *l, const struct job *job);
@@ -288,6 +290,7 @@ void llama_restore_left(struct llama *l, struct job *job);
 void llama_restore_failed(struct llama *l, enum restore_failure why, const char *text);
 
 /* llamacpp_save.c */
+void llama_save_kept(struct llama *l); /* the first that has to be, if any */
 void llama_save_best(struct llama *l); /* if any is to be saved now */
 void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why);
 void llama_stalled(struct llama *l, double ms);

@@ -59,6 +59,7 @@ static struct lesson *lesson_copy(const struct lesson *ls)
 
 static void free_learn(struct learn *op)
 {
+    struct replica *r = op->l->r;
     if (op->map)
         munmap(op->map, op->map_size);
     if (op->path)
@@ -72,6 +73,8 @@ static void free_learn(struct learn *op)
     lesson_free(op->what);
     op->l->ops--;
     free(op);
+    if (r->on_saved)
+        r->on_saved(r->arg, r);
 }
 
 static void fail(struct learn *op, const char *why)

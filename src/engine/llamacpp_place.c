@@ -191,8 +191,9 @@ static uint32_t resident_tokens(const struct llama_slot *s, const struct job *jo
     const double share =
         (double)h->v[common - 1].end_bytes / (double)(h->v[h->n - 1].end_bytes + 1);
     uint32_t tokens = (uint32_t)(share * s->tokens);
-    if (common >= p->hit.n_pieces && tokens < p->known)
-        tokens = p->known; /* the index knows this boundary better */
+    /* The index knows its own boundary better. */
+    if (common == p->hit.n_pieces || (common > p->hit.n_pieces && tokens < p->known))
+        tokens = p->known;
     return tokens < s->tokens ? tokens : s->tokens;
 }
 
@@ -409,7 +410,7 @@ static bool hold_out(struct llama *l, struct job *job, uint32_t reused)
 {
     const struct prompt *p = job->prompt;
     if (reused < cache_block_tokens(l->r->cache) || !llama_can_pin(job) ||
-        p->has_cache_prompt)
+        p->has_cache_prompt || job->background)
         return false;
     job->plan.drawn = true;
     job->plan.held_out = holdout_draw(l->r->holdout, job->pieces->v[0].hash);
@@ -438,9 +439,7 @@ static bool place(struct llama *l, struct job *job)
         const uint32_t resident = slots[c.slot].resident_tokens;
         /* With other adapters than before the engine drops what is in the slot. */
         const bool kept = hash128_eq(s->adapters, adapters_of(l, job));
-        list_del(&job->link);
-        l->r->queued--;
-        timer_fini(&job->deadline);
+        llama_dequeue(l, job);
         job->plan.available = p.hit.low;
         job->plan.known_pieces = p.hit.n_pieces;
         job->plan.miss = miss_reason(l, job, &p, resident);
@@ -486,9 +485,7 @@ static bool pump_once(struct llama *l)
         if (job->wants_all) {
             if (slots_that_are(l, SLOT_IDLE) < l->n_slots)
                 return false;
-            list_del(&job->link);
-            l->r->queued--;
-            timer_fini(&job->deadline);
+            llama_dequeue(l, job);
             place_exclusive(l, job);
             return true;
         }
@@ -500,15 +497,22 @@ static bool pump_once(struct llama *l)
     return false;
 }
 
+/* One at a time, and nothing is being placed. */
+static bool may_save(const struct llama *l)
+{
+    return l->store_on && !l->binding.active && !slots_that_are(l, SLOT_SAVING);
+}
+
 void llama_pump(struct llama *l)
 {
     if (l->pumping || l->phase != LLAMA_READY)
         return;
     l->pumping = true;
+    if (may_save(l))
+        llama_save_kept(l);
     while (pump_once(l))
         ;
-    if (list_empty(&l->queue) && l->store_on && !l->binding.active &&
-        !slots_that_are(l, SLOT_SAVING))
+    if (may_save(l) && list_empty(&l->queue))
         llama_save_best(l);
     l->pumping = false;
 }

@@ -181,11 +181,8 @@ static void hand_over(struct llama *l)
     list_init(&waiting);
     while (!list_empty(&l->queue)) {
         struct list *it = l->queue.next;
-        llama_discover_left(l, LIST_ENTRY(it, struct job, link));
-        list_del(it);
+        llama_dequeue(l, LIST_ENTRY(it, struct job, link));
         list_push_back(&waiting, it);
-        r->queued--;
-        timer_fini(&LIST_ENTRY(it, struct job, link)->deadline);
     }
     r->driver->close(l);
     r->driver = &engine_openai;

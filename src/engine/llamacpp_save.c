@@ -14,6 +14,8 @@
 
 #include "route/plan.h"
 
+#define KEPT_REUSE 1e6 /* times that somebody will ask for it */
+
 void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why)
 {
     s->unsaved = false;
@@ -56,6 +58,10 @@ static struct plan_save question(const struct llama *l, const struct llama_slot 
                           .gap_ms = l->gap_ms,
                           .quiet_ms = l->draining ? PLAN_PATIENCE : quiet,
                           .max_stall_ms = (double)l->r->o.max_stall_ms};
+    if (s->holds->keep) { /* it was asked for: only the time that it takes counts */
+        q.reuse = KEPT_REUSE;
+        q.block_tokens = 1;
+    }
     for (size_t i = 0; i < l->n_slots; i++) {
         const struct llama_slot *o = &l->slots[i];
         q.busy_slots += o->state == SLOT_OWNED || o->state == SLOT_ZOMBIE;
@@ -64,6 +70,11 @@ static struct plan_save question(const struct llama *l, const struct llama_slot 
     }
     q.prefill_ms = fmin(llama_prefill_ms(l, s), l->batch_tokens * l->r->ms_per_token);
     return q;
+}
+
+static double own_ms(const struct plan_save *q)
+{
+    return (double)q->all_tokens * (double)q->token_bytes / q->save_bytes_per_ms;
 }
 
 /* Is it to be saved now? Sets how long it is to wait where not. */
@@ -94,6 +105,28 @@ static bool weigh(struct llama *l, struct llama_slot *s, double *value_ms, doubl
         return true;
     llama_skip_save(l, s, SAVE_SCRATCH_FULL);
     return false;
+}
+
+/* What has to be kept does not wait for a quiet moment, the next job might overwrite it;
+ * unless nobody should have to wait as long as it takes. */
+void llama_save_kept(struct llama *l)
+{
+    for (size_t i = 0; i < l->n_slots; i++) {
+        struct llama_slot *s = &l->slots[i];
+        if (s->state != SLOT_IDLE || !s->unsaved || !s->holds->keep)
+            continue;
+        const struct plan_save q = question(l, s);
+        if (own_ms(&q) > q.max_stall_ms)
+            continue;
+        if (!l->r->o.save) {
+            llama_skip_save(l, s, SAVE_OFF);
+        } else if (!llama_scratch_room(l, slotfile_size(l->frame, s->tokens))) {
+            llama_skip_save(l, s, SAVE_SCRATCH_FULL);
+        } else {
+            llama_save(l, s);
+            return;
+        }
+    }
 }
 
 void llama_save_best(struct llama *l)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/version.h"
-#include "gateway/admin_cache.h"
 
 static json_t *replica_json(struct request_target *t)
 {
@@ -116,6 +115,32 @@ static json_t *store_json(struct cache *c)
     return o;
 }
 
+static json_t *pins_json(struct cache *c)
+{
+    struct cache_pin_view v;
+    json_t *out = json_array();
+    for (size_t i = 0; cache_pin_view(c, i, &v); i++) {
+        char hex[HASH128_HEX];
+        json_array_append_new(
+            out, json_pack("{s:s,s:s,s:b,s:b,s:I,s:I,s:I}", "name", v.name, "fingerprint",
+                           hash128_hex(v.fingerprint, hex), "in_use", v.attached,
+                           "complete", v.whole, "tokens", (json_int_t)v.tokens, "bytes",
+                           (json_int_t)v.bytes, "hits", (json_int_t)v.hits));
+    }
+    return out;
+}
+
+static json_t *warm_counts_json(const struct warm *warm)
+{
+    static const char *const names[] = {"pending", "running", "done", "failed",
+                                        "computed_tokens"};
+    struct warm_counts n = {0};
+    if (warm)
+        warm_counts(warm, &n);
+    const uint64_t v[] = {n.pending, n.running, n.done, n.failed, n.computed_tokens};
+    return integers(names, v, sizeof(v) / sizeof(v[0]));
+}
+
 static json_t *stats_page(const struct admin_world *w)
 {
     const struct request_world *rw = w->requests;
@@ -135,20 +160,23 @@ static json_t *stats_page(const struct admin_world *w)
     }
     json_object_set_new(total, "in_flight", json_integer(in_flight));
     json_object_set_new(total, "states", states);
-    return json_pack("{s:s,s:I,s:o,s:o,s:o}", "version", INCIPIT_VERSION, "uptime_ms",
+    return json_pack("{s:s,s:I,s:o,s:o,s:o,s:o}", "version", INCIPIT_VERSION, "uptime_ms",
                      (json_int_t)((loop_now_us(rw->loop) - w->start_us) / 1000), "total",
-                     total, "replicas", replicas, "store", store_json(rw->cache));
+                     total, "replicas", replicas, "store", store_json(rw->cache), "warm",
+                     warm_counts_json(w->warm));
 }
 
 static json_t *cache_page(const struct admin_world *w)
 {
     struct cache *c = w->requests->cache;
-    return json_pack("{s:i,s:o,s:o,s:o}", "block_tokens", (int)cache_block_tokens(c),
-                     "tree", tree_json(c), "index", index_json(c), "store",
-                     store_json(c));
+    return json_pack("{s:i,s:o,s:o,s:o,s:I,s:o,s:o}", "block_tokens",
+                     (int)cache_block_tokens(c), "tree", tree_json(c), "index",
+                     index_json(c), "store", store_json(c), "pinned_bytes",
+                     (json_int_t)cache_pinned_bytes(c), "pins", pins_json(c), "warm",
+                     w->warm ? warm_json(w->warm) : json_array());
 }
 
-static void reply_json(struct front_request *rq, int status, json_t *doc)
+void admin_reply(struct front_request *rq, int status, json_t *doc)
 {
     char *text = json_dumps(doc, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     struct buf b = {0};
@@ -163,7 +191,7 @@ static void reply_json(struct front_request *rq, int status, json_t *doc)
 static void on_healthz(const struct admin_world *w, struct front_request *rq)
 {
     (void)w;
-    reply_json(rq, 200, json_pack("{s:s}", "status", "ok"));
+    admin_reply(rq, 200, json_pack("{s:s}", "status", "ok"));
 }
 
 static void on_readyz(const struct admin_world *w, struct front_request *rq)
@@ -171,11 +199,13 @@ static void on_readyz(const struct admin_world *w, struct front_request *rq)
     bool ready = false;
     for (size_t i = 0; i < w->requests->n_targets; i++)
         ready |= w->requests->targets[i].replica->mode >= REPLICA_OBSERVE;
+    const bool warm = !w->warm || warm_is_ready(w->warm);
     const char *status = w->draining ? "stopping"
-                         : ready     ? "ready"
-                                     : "no replica is ready";
-    reply_json(rq, ready && !w->draining ? 200 : 503,
-               json_pack("{s:s}", "status", status));
+                         : !ready    ? "no replica is ready"
+                         : warm      ? "ready"
+                                     : "warming";
+    admin_reply(rq, ready && warm && !w->draining ? 200 : 503,
+                json_pack("{s:s}", "status", status));
 }
 
 static void on_metrics(const struct admin_world *w, struct front_request *rq)
@@ -189,12 +219,12 @@ static void on_metrics(const struct admin_world *w, struct front_request *rq)
 
 static void on_stats(const struct admin_world *w, struct front_request *rq)
 {
-    reply_json(rq, 200, stats_page(w));
+    admin_reply(rq, 200, stats_page(w));
 }
 
 static void on_cache(const struct admin_world *w, struct front_request *rq)
 {
-    reply_json(rq, 200, cache_page(w));
+    admin_reply(rq, 200, cache_page(w));
 }
 
 static const struct {
@@ -220,8 +250,16 @@ void admin_answer(const struct admin_world *w, struct front_request *rq)
     if (query)
         path.len = (size_t)(query - path.ptr);
     front_set_events(rq, &events, NULL);
-    if (slice_eq(h->method, SLICE_LIT("POST")) && admin_cache_post(w, rq, path))
+    if (slice_eq(h->method, SLICE_LIT("POST")) &&
+        slice_starts(path, SLICE_LIT("/cache/"))) {
+        admin_post(w, path, rq);
         return;
+    }
+    if (admin_is_action(path)) {
+        front_error(rq, 405, "invalid_request_error", "this is done with POST",
+                    SLICE_LIT("Allow: POST\r\n"));
+        return;
+    }
     if (!slice_eq(h->method, SLICE_LIT("GET")) &&
         !slice_eq(h->method, SLICE_LIT("HEAD"))) {
         front_error(rq, 405, "invalid_request_error", "the admin pages are read with GET",

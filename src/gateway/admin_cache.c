@@ -1,157 +1,319 @@
 /* SPDX-License-Identifier: MIT */
-#include "gateway/admin_cache.h"
+#include "gateway/admin.h"
 
 /*
- * The part of the admin listener that changes something: POST only, a body of JSON, and
- * an answer when it is done.
+ * What changes the cache: POST on the admin listener, one row an action. What it is about
+ * is in the query (`?name=support`), a prompt in the body. Browsers are kept out: a page
+ * from elsewhere can make one POST here, but not without an Origin, or under a name that
+ * is not ours.
  */
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "gateway/inspect.h"
-#include "gateway/routes.h"
 
-/* An action under way; it may outlive its client. */
 struct action {
-    struct front_request *rq; /* NULL: has gone */
-    unsigned left; /* parts that are not done, and one while they are started */
-    size_t prompts, blocks;
+    const char *path, *does;
+    void (*run)(const struct admin_world *w, struct front_request *rq);
 };
 
-static void on_gone(void *arg)
+/* ---- the question ------------------------------------------------------------------ */
+
+static int hex_of(char c)
 {
-    struct action *a = arg;
-    a->rq = NULL;
+    static const char digits[] = "0123456789abcdefABCDEF";
+    const char *at = c ? strchr(digits, c) : NULL;
+    return !at ? -1 : at - digits < 16 ? (int)(at - digits) : (int)(at - digits) - 6;
 }
 
-static void on_drained(void *arg)
+/* Resolves %XX. Control characters are in no name and no path. */
+static bool decode(struct slice in, struct buf *out)
 {
-    (void)arg; /* answers are made in one go */
-}
-
-static void refuse(struct front_request *rq, const char *message)
-{
-    front_error(rq, 400, "invalid_request_error", message, (struct slice){"", 0});
-}
-
-static void end_part(struct action *a)
-{
-    char text[96];
-    if (--a->left)
-        return;
-    const int n =
-        snprintf(text, sizeof(text), "{\"forgotten\":{\"prompts\":%zu,\"blocks\":%zu}}\n",
-                 a->prompts, a->blocks);
-    if (a->rq)
-        front_reply(a->rq, 200, SLICE_LIT("Content-Type: application/json\r\n"),
-                    slice_make(text, (size_t)n));
-    free(a);
-}
-
-static void on_forgotten(void *arg, size_t n_prompts, size_t n_blocks)
-{
-    struct action *a = arg;
-    a->prompts += n_prompts;
-    a->blocks += n_blocks;
-    end_part(a);
-}
-
-static void forget(const struct admin_world *w, struct action *a,
-                   const struct cache_forget *what)
-{
-    const struct request_world *rw = w->requests;
-    for (size_t i = 0; i < rw->n_targets; i++)
-        replica_forget(rw->targets[i].replica, what);
-    a->left++;
-    cache_forget(rw->cache, what, on_forgotten, a);
-}
-
-/* The texts that begin as the body of a request does, for every model there is; whose
- * they are is said by the head of this request, as by a client's. */
-static bool forget_prefix(const struct admin_world *w, struct action *a, json_t *prefix,
-                          const char *path)
-{
-    const struct route r = routes_find(SLICE_LIT("POST"), slice_of(path));
-    const struct inspect_client who = {w->requests->tenants, front_head(a->rq)};
-    char *body = json_dumps(prefix, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    bool readable = r.api != PROMPT_NONE && body;
-    for (size_t i = 0; readable && i < w->requests->n_targets; i++) {
-        struct inspected in = {0};
-        struct job job = {0};
-        inspect_body(&in, &job, w->requests->targets[i].replica, &who, r.api,
-                     slice_of(body));
-        readable = job.cacheable && in.pieces.n > 0;
-        if (readable)
-            forget(w, a, &(struct cache_forget){.v = in.pieces.v, .n = in.pieces.n});
-        inspect_free(&in);
+    for (size_t i = 0; i < in.len; i++) {
+        int c = (unsigned char)in.ptr[i];
+        if (c == '%') {
+            const bool whole = i + 2 < in.len;
+            const int high = whole ? hex_of(in.ptr[i + 1]) : -1;
+            const int low = whole ? hex_of(in.ptr[i + 2]) : -1;
+            if (high < 0 || low < 0)
+                return false;
+            c = high * 16 + low;
+            i += 2;
+        }
+        if (c < ' ' || c == 0x7f)
+            return false;
+        buf_append_char(out, (char)c);
     }
-    free(body);
-    return readable;
+    return true;
 }
 
-/* What is wrong with it, or NULL. */
-static const char *start_forget(const struct admin_world *w, struct action *a,
-                                json_t *doc)
+/* The value of a field of the query; "" where it is absent. False where it is too long or
+ * badly written. */
+static bool query_field(const struct front_request *rq, const char *name, char *out,
+                        size_t size)
 {
-    json_t *tenant = json_object_get(doc, "tenant"), *all = json_object_get(doc, "all");
-    json_t *prefix = json_object_get(doc, "prefix");
-    const char *path = json_string_value(json_object_get(doc, "path"));
-    struct cache_forget what = {.tenant = CACHE_EVERYBODY};
-    if (!!tenant + !!all + !!prefix != 1)
-        return "say what to forget: {\"tenant\": \"…\"}, {\"prefix\": {…}} or "
-               "{\"all\": true}";
-    if (prefix)
-        return forget_prefix(w, a, prefix, path ? path : "/v1/chat/completions")
-                   ? NULL
-                   : "prefix is no body of a request that could be cached (\"path\" says "
-                     "where it would be sent)";
-    if (all && !json_is_true(all))
-        return "all is true or not given";
-    if (tenant && (!json_is_string(tenant) ||
-                   !tenants_find(w->requests->tenants,
-                                 slice_of(json_string_value(tenant)), &what.tenant)))
-        return "tenant is a name of the configuration or the 8 digits of the log";
-    forget(w, a, &what);
-    return NULL;
-}
-
-static void on_forget(const struct admin_world *w, struct front_request *rq, json_t *doc)
-{
-    static const struct front_events events = {on_gone, on_drained};
-    struct action *a = mem_zalloc(sizeof(*a));
-    a->rq = rq;
-    a->left = 1;
-    front_set_events(rq, &events, a);
-    const char *wrong = start_forget(w, a, doc);
-    if (wrong) {
-        refuse(rq, wrong);
-        a->rq = NULL;
-    }
-    end_part(a);
-}
-
-static const struct {
-    const char *path;
-    void (*run)(const struct admin_world *w, struct front_request *rq, json_t *doc);
-} actions[] = {{"/cache/forget", on_forget}};
-
-bool admin_cache_post(const struct admin_world *w, struct front_request *rq,
-                      struct slice path)
-{
-    for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++) {
-        if (!slice_eq(path, slice_of(actions[i].path)))
+    struct buf value = {0};
+    bool good = true;
+    const struct slice target = front_head(rq)->target;
+    const char *at = memchr(target.ptr, '?', target.len), *end = target.ptr + target.len;
+    *out = '\0';
+    for (at = at ? at + 1 : end; good && at < end;) {
+        const char *amp = memchr(at, '&', (size_t)(end - at));
+        const struct slice pair = slice_make(at, (size_t)((amp ? amp : end) - at));
+        const char *equals = memchr(pair.ptr, '=', pair.len);
+        at = amp ? amp + 1 : end;
+        if (!equals ||
+            !slice_eq(slice_make(pair.ptr, (size_t)(equals - pair.ptr)), slice_of(name)))
             continue;
-        const struct slice body = front_body(rq);
-        json_t *doc = json_loadb(body.ptr ? body.ptr : "", body.len, 0, NULL);
-        if (json_is_object(doc))
-            actions[i].run(w, rq, doc);
-        else
-            refuse(rq, "the body is a JSON object");
-        json_decref(doc);
-        return true;
+        buf_clear(&value);
+        good = decode(slice_make(equals + 1, pair.len - (size_t)(equals + 1 - pair.ptr)),
+                      &value) &&
+               buf_len(&value) < size;
+        if (good)
+            snprintf(out, size, "%.*s", (int)buf_len(&value), buf_slice(&value).ptr);
     }
+    buf_free(&value);
+    return good;
+}
+
+/* "[::1]:8091" → "::1" */
+static void host_of(struct slice text, char *out, size_t size)
+{
+    snprintf(out, size, "%.*s", (int)(text.len < size ? text.len : size - 1), text.ptr);
+    char *colon = strrchr(out, ':'), *bracket = strchr(out, ']');
+    if (colon && (!bracket || colon > bracket))
+        *colon = '\0';
+    if (*out == '[' && bracket) {
+        *bracket = '\0';
+        memmove(out, out + 1, strlen(out + 1) + 1);
+    }
+}
+
+static bool is_address(const char *host)
+{
+    unsigned char a[16];
+    return inet_pton(AF_INET, host, a) == 1 || inet_pton(AF_INET6, host, a) == 1;
+}
+
+/* The name that the client used for us: a loopback one or that of the configuration;
+ * where we listen at all addresses, any address. */
+static bool is_our_host(const struct admin_world *w, struct slice value)
+{
+    char host[256], own[256];
+    if (strncmp(w->listen, "unix:", 5) == 0)
+        return true;
+    host_of(value, host, sizeof(host));
+    host_of(slice_of(w->listen), own, sizeof(own));
+    const bool everywhere =
+        !*own || strcmp(own, "0.0.0.0") == 0 || strcmp(own, "::") == 0;
+    return strcasecmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+           (strncmp(host, "127.", 4) == 0 && is_address(host)) ||
+           strcasecmp(host, own) == 0 || (everywhere && is_address(host));
+}
+
+static bool is_foreign(const struct admin_world *w, const struct http_head *h)
+{
+    return http_head_get(h, SLICE_LIT("Origin")).ptr ||
+           !is_our_host(w, http_head_get(h, SLICE_LIT("Host")));
+}
+
+static void refuse(struct front_request *rq, int status, const char *why)
+{
+    const char *type = status == 404  ? "not_found_error"
+                       : status < 500 ? "invalid_request_error"
+                                      : "unavailable_error";
+    json_t *text = json_string(why); /* NULL where it is not UTF-8 */
+    admin_reply(rq, status,
+                json_pack("{s:{s:o,s:s,s:i}}", "error", "message",
+                          text ? text : json_string("it cannot be told in UTF-8"), "type",
+                          type, "code", status));
+}
+
+static void bad_query(struct front_request *rq)
+{
+    refuse(rq, 400, "a field of the query is too long or badly written");
+}
+
+/* ---- warm and pin ------------------------------------------------------------------ */
+
+/* Who waits for a command. */
+struct waiting {
+    struct front_request *rq;
+    struct warm_entry *entry;
+};
+
+static void on_client_gone(void *arg)
+{
+    struct waiting *x = arg;
+    warm_forget(x->entry);
+    free(x);
+}
+
+static void on_client_drained(void *arg)
+{
+    (void)arg;
+}
+
+static json_t *outcome_json(const struct warm_outcome *o)
+{
+    return json_pack("{s:s,s:s,s:b,s:I,s:I,s:I,s:f}", "name", o->name, "replica",
+                     o->replica, "pinned", o->pinned, "bytes", (json_int_t)o->bytes,
+                     "tokens", (json_int_t)o->tokens, "computed_tokens",
+                     (json_int_t)o->computed, "seconds", o->seconds);
+}
+
+/* The first replica that failed makes it an error. */
+static void on_warmed(void *arg, const struct warm_outcome *v, size_t n)
+{
+    struct waiting *x = arg;
+    json_t *all = json_array();
+    const struct warm_outcome *bad = NULL;
+    for (size_t i = 0; i < n; i++) {
+        json_array_append_new(all, outcome_json(&v[i]));
+        if (!bad && v[i].status != 200)
+            bad = &v[i];
+    }
+    if (bad)
+        refuse(x->rq, bad->status, bad->why);
+    else
+        admin_reply(x->rq, 200, json_pack("{s:O}", "warmed", all));
+    json_decref(all);
+    free(x);
+}
+
+static void start_command(const struct admin_world *w, struct front_request *rq,
+                          bool compute)
+{
+    static const struct front_events events = {on_client_gone, on_client_drained};
+    char name[80], path[128], model[256], replica[80], pin[8];
+    if (!query_field(rq, "name", name, sizeof(name)) ||
+        !query_field(rq, "path", path, sizeof(path)) ||
+        !query_field(rq, "model", model, sizeof(model)) ||
+        !query_field(rq, "replica", replica, sizeof(replica)) ||
+        !query_field(rq, "pin", pin, sizeof(pin))) {
+        bad_query(rq);
+        return;
+    }
+    if (!w->warm) {
+        refuse(rq, 503, "the gateway is stopping");
+        return;
+    }
+    const struct warm_command c = {.text = front_body(rq),
+                                   .name = name,
+                                   .path = path,
+                                   .model = model,
+                                   .replica = replica,
+                                   .pin = strcmp(pin, "off") != 0,
+                                   .compute = compute};
+    struct waiting *x = mem_zalloc(sizeof(*x));
+    x->rq = rq;
+    front_set_events(rq, &events, x);
+    x->entry = warm_start(w->warm, &c, on_warmed, x);
+}
+
+static void on_warm(const struct admin_world *w, struct front_request *rq)
+{
+    start_command(w, rq, true);
+}
+
+static void on_pin(const struct admin_world *w, struct front_request *rq)
+{
+    start_command(w, rq, false);
+}
+
+/* ---- unpin, drop, flush ------------------------------------------------------------ */
+
+static bool pin_name(struct front_request *rq, char *out, size_t size)
+{
+    if (!query_field(rq, "name", out, size))
+        bad_query(rq);
+    else if (!*out)
+        refuse(rq, 400, "which pin? say it with ?name=NAME");
+    else
+        return true;
     return false;
+}
+
+static void on_unpin(const struct admin_world *w, struct front_request *rq)
+{
+    char name[80];
+    if (!pin_name(rq, name, sizeof(name)))
+        return;
+    if (cache_unpin(w->requests->cache, name))
+        admin_reply(rq, 200, json_pack("{s:s}", "unpinned", name));
+    else
+        refuse(rq, 404, "there is no pin of that name: GET /cache lists them");
+}
+
+static void on_drop(const struct admin_world *w, struct front_request *rq)
+{
+    char name[80];
+    size_t n = 0;
+    struct err e = {0};
+    if (!pin_name(rq, name, sizeof(name)))
+        return;
+    if (cache_drop(w->requests->cache, name, &n, &e) == 0)
+        admin_reply(rq, 200,
+                    json_pack("{s:s,s:I}", "dropped", name, "blocks", (json_int_t)n));
+    else
+        refuse(rq, 404, e.text);
+}
+
+static void on_flush(const struct admin_world *w, struct front_request *rq)
+{
+    const size_t n = cache_flush(w->requests->cache);
+    admin_reply(rq, 200, json_pack("{s:I}", "blocks", (json_int_t)n));
+}
+
+/* ---- the table --------------------------------------------------------------------- */
+
+static const struct action actions[] = {
+    {"/cache/warm", "compute, store and pin", on_warm},
+    {"/cache/pin", "pin what is stored", on_pin},
+    {"/cache/unpin", "let a pin go", on_unpin},
+    {"/cache/drop", "let a pin go and drop its blocks", on_drop},
+    {"/cache/flush", "drop all that is not pinned", on_flush},
+    {"/cache/forget", "forget a tenant, a text or all", admin_forget},
+};
+
+#define N_ACTIONS (sizeof(actions) / sizeof(actions[0]))
+
+static void unknown_action(struct front_request *rq)
+{
+    struct buf text = {0};
+    buf_append_str(&text, "what can be posted:");
+    for (size_t i = 0; i < N_ACTIONS; i++)
+        buf_printf(&text, "%s %s (%s)", i ? "," : "", actions[i].path, actions[i].does);
+    char *s = buf_take_str(&text);
+    refuse(rq, 404, s);
+    free(s);
+}
+
+bool admin_is_action(struct slice path)
+{
+    for (size_t i = 0; i < N_ACTIONS; i++)
+        if (slice_eq(path, slice_of(actions[i].path)))
+            return true;
+    return false;
+}
+
+void admin_post(const struct admin_world *w, struct slice path, struct front_request *rq)
+{
+    if (is_foreign(w, front_head(rq))) {
+        front_error(
+            rq, 403, "permission_error",
+            "changes are not taken from web pages, nor under another name of this "
+            "host than its address",
+            (struct slice){"", 0});
+        return;
+    }
+    for (size_t i = 0; i < N_ACTIONS; i++)
+        if (slice_eq(path, slice_of(actions[i].path))) {
+            actions[i].run(w, rq);
+            return;
+        }
+    unknown_action(rq);
 }

@@ -37,6 +37,7 @@ struct gateway {
     struct figures total;
     struct request_world requests;
     struct admin_world admin;
+    struct warm *warm;
     struct loop_timer quiet, deadline;
     bool stopping;
     int result;
@@ -89,6 +90,7 @@ static int read_secret(const char *what, const char *path, char *out, size_t siz
 static int open_cache(struct gateway *g, struct err *e)
 {
     const struct options *o = g->o;
+    const uint64_t room = *o->store_dir ? o->store_max_bytes : o->store_ram_bytes;
     char password[512], where[256] = "";
     unsigned db = 0;
     if (read_secret("Redis password", o->store_redis_password_file, password,
@@ -109,7 +111,8 @@ static int open_cache(struct gateway *g, struct err *e)
     const struct cache_options co = {
         .block_tokens = (uint32_t)o->block_tokens,
         .max_blocks = o->tree_max_blocks,
-        .max_bytes = *o->store_dir ? o->store_max_bytes : o->store_ram_bytes,
+        .max_bytes = room,
+        .max_pinned = room / 10000 * o->store_max_pinned,
         .protect_percent = PROTECT_PERCENT,
         .index_bytes = o->index_max_bytes,
         .store = {.dir = *o->store_dir ? o->store_dir : NULL,
@@ -212,8 +215,11 @@ static void fill_worlds(struct gateway *g)
                                          .access_log = g->o->log_access,
                                          .next_id = 1,
                                          .id_salt = salt};
-    g->admin = (struct admin_world){
-        .requests = &g->requests, .front = g->front, .start_us = loop_now_us(g->loop)};
+    g->admin = (struct admin_world){.requests = &g->requests,
+                                    .front = g->front,
+                                    .start_us = loop_now_us(g->loop),
+                                    .listen = g->o->admin_listen};
+    g->warm = g->admin.warm = warm_open(&g->requests, g->o);
 }
 
 static int start(struct gateway *g, struct err *e)
@@ -266,6 +272,13 @@ static void on_deadline(void *arg)
     loop_stop(g->loop);
 }
 
+/* Nobody waits for what is being warmed. */
+static void stop_warming(struct gateway *g)
+{
+    warm_close(g->warm);
+    g->warm = g->admin.warm = NULL;
+}
+
 static void on_stop_signal(void *arg)
 {
     struct gateway *g = arg;
@@ -275,6 +288,7 @@ static void on_stop_signal(void *arg)
     }
     g->stopping = g->admin.draining = true;
     log_event(LOG_INFO, "stop", "how", "%s", "draining", NULL);
+    stop_warming(g);
     timer_start(&g->deadline, g->o->timeouts_drain_ms);
     for (size_t i = 0; i < g->o->n_upstreams; i++)
         replica_drain(g->targets[i].replica);
@@ -286,6 +300,7 @@ static void on_stop_signal(void *arg)
 static void take_down(struct gateway *g)
 {
     unsigned busy = 0;
+    stop_warming(g);
     front_close(g->front);
     front_close(g->admin_front);
     for (size_t i = 0; g->targets && i < g->o->n_upstreams; i++)

@@ -28,6 +28,7 @@
 #define AT(field) offsetof(struct options, field)
 #define UP(field) offsetof(struct options_upstream, field)
 #define TN(field) offsetof(struct options_tenant, field)
+#define WM(field) offsetof(struct options_warm, field)
 
 static const char *const driver_names[] = {"auto", "llamacpp", "openai", NULL};
 static const char *const admission_names[] = {"all", "second-sight", NULL};
@@ -76,6 +77,8 @@ static const struct options_row rows[] = {
      "Whether new blocks are saved; off restores what is there and adds nothing."},
     {"store.max_stall", TIME, AT(store_max_stall_ms), "250ms", 1, HOUR / 60, NULL,
      "Longest save that may make a request wait; longer ones need as long a quiet."},
+    {"store.max_pinned", PERCENT, AT(store_max_pinned), "50%", 0, 10000, NULL,
+     "Share of what may be stored that pins may take; a pin beyond it is refused."},
     {"store.admission", CHOICE, AT(store_admission), "all", 0, 0, admission_names,
      "What of prompts is saved: all, or only the start that one before it shared."},
     {"store.min_tokens", COUNT, AT(store_min_tokens), "64", 0, 10000000, NULL,
@@ -155,6 +158,18 @@ static const struct options_row rows[] = {
      "Whether each finished request is logged."},
     {"workers", COUNT, AT(workers), "2", 1, 64, NULL,
      "Threads for files and for cutting and composing state."},
+    {"warm.file", TEXT, WM(file), "", 1, 1024, NULL,
+     "Computed, stored and pinned at start: a request body (JSON) or a system prompt."},
+    {"warm.name", NAME, WM(name), "", 0, 64, NULL,
+     "Name of its pin; the file's, without folder and ending, where none is given."},
+    {"warm.path", TEXT, WM(path), "", 0, 120, NULL,
+     "Path of the API that the body is for; empty: by its shape."},
+    {"warm.model", TEXT, WM(model), "", 0, 256, NULL,
+     "Model that clients name, for a system prompt or a body that names none."},
+    {"warm.replica", NAME, WM(replica), "", 0, 64, NULL,
+     "Upstream that it is for; empty: all."},
+    {"warm_before_ready", SWITCH, AT(warm_before_ready), "off", 0, 0, NULL,
+     "Whether /readyz waits until the list `warm` is done, or has failed."},
 };
 /* clang-format on */
 
@@ -178,6 +193,14 @@ static const struct options_list lists[] = {
      .count = AT(n_tenants),
      .size = sizeof(struct options_tenant),
      .max = OPTIONS_MAX_TENANTS},
+    {.name = "warm",
+     .first = "warm.file",
+     .item = "an entry of warm",
+     .one = "each file",
+     .items = AT(warm),
+     .count = AT(n_warm),
+     .size = sizeof(struct options_warm),
+     .max = OPTIONS_MAX_WARM},
 };
 #define N_LISTS (sizeof(lists) / sizeof(lists[0]))
 
@@ -431,6 +454,24 @@ static int check_tenants(const struct options *o, struct err *e)
     return check_ttls(o, e);
 }
 
+static int check_warm(const struct options *o, struct err *e)
+{
+    for (size_t i = 0; i < o->n_warm; i++) {
+        const struct options_warm *w = &o->warm[i];
+        bool known = !*w->replica;
+        for (size_t k = 0; k < o->n_upstreams; k++)
+            known |= strcmp(o->upstreams[k].name, w->replica) == 0;
+        if (!known)
+            return err_set(e, ERR_INVALID, "warm.replica: no upstream is named \"%s\"",
+                           w->replica);
+        for (size_t k = 0; k < i; k++)
+            if (*w->name && strcmp(o->warm[k].name, w->name) == 0)
+                return err_set(e, ERR_INVALID, "warm.name: \"%s\" is there twice",
+                               w->name);
+    }
+    return 0;
+}
+
 int options_check(const struct options *o, struct err *e)
 {
     if (o->n_upstreams == 0)
@@ -454,7 +495,8 @@ int options_check(const struct options *o, struct err *e)
     if (strcmp(o->listen, o->admin_listen) == 0 && port && strcmp(port, ":0") != 0)
         return err_set(e, ERR_INVALID, "listen and admin.listen are the same address: %s",
                        o->listen);
-    return check_tenants(o, e);
+    const int rc = check_warm(o, e);
+    return rc ? rc : check_tenants(o, e);
 }
 
 /* ---- printing ---------------------------------------------------------------------- */

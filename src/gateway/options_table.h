@@ -85,6 +85,6 @@ int options_find_group(const char *name);
 /* ERR_NOT_FOUND with "did you mean". */
 int options_unknown(const char *key, struct err *e);
 
-#define OPTIONS_MAX_KEYS 64 /* more than the table has */
+#define OPTIONS_MAX_KEYS 128 /* more than the table has */
 
 #endif

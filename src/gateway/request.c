@@ -219,6 +219,9 @@ static void tell_replica(struct request *rq)
                                                      : JOB_BROKEN;
     if (rq->job.outcome == JOB_COMPLETE && rq->answer && rq->job.cacheable)
         inspect_answer(&rq->in, answer_text(rq->answer));
+    if (rq->job.facts && rq->job.outcome == JOB_COMPLETE)
+        cache_pin_hit(rq->w->cache, rq->in.pieces.v, rq->job.n_prompt_pieces,
+                      rq->job.facts->cached_tokens);
     replica_done(r, &rq->job);
 }
 

@@ -278,6 +278,14 @@ size_t index_take(struct index *ix, const struct index_lesson *l, size_t n, uint
     return known;
 }
 
+bool index_touch(struct index *ix, const struct piece *p)
+{
+    const uint32_t id = index_lookup(ix, p);
+    if (id)
+        touch(ix, id);
+    return id != INDEX_START;
+}
+
 void index_forget(struct index *ix, const struct piece *v, size_t n, size_t from)
 {
     while (index_forget_some(ix, v, n, from, SIZE_MAX))

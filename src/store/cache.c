@@ -29,7 +29,10 @@ struct cache *cache_open(const struct cache_options *o, struct workers *w, struc
     struct cache *c = mem_zalloc(sizeof(*c));
     c->o = *o;
     c->workers = w;
-    c->store = store_open(&o->store, w, e);
+    struct store_options so = o->store;
+    if (!so.dir) /* what goes is for the tree to say, which knows what is pinned */
+        so.ram_bytes = UINT64_MAX;
+    c->store = store_open(&so, w, e);
     if (!c->store) {
         free(c);
         return NULL;
@@ -46,6 +49,7 @@ struct cache *cache_open(const struct cache_options *o, struct workers *w, struc
     c->index = index_new(o->index_bytes, c->tree);
     if (o->store.dir)
         c->log = prompt_log_open(o->store.dir, o->index_bytes, w);
+    cache_pins_open(c);
     return c;
 }
 
@@ -55,6 +59,7 @@ void cache_close(struct cache *c)
         return;
     cache_part(c);
     prompt_log_close(c->log);
+    cache_pins_close(c);
     index_free(c->index);
     tree_free(c->tree);
     store_close(c->store);
@@ -240,6 +245,20 @@ void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks
     tree_mark_clear(c->tree, m);
 }
 
+bool cache_record(struct cache *c, const struct piece *p, const struct hash128 *chain,
+                  size_t n_chain, struct prompt_record *out)
+{
+    *out = (struct prompt_record){.n_blocks = 0};
+    if (!index_export(c->index, p, 0, &out->boundary))
+        return false;
+    size_t n = (out->boundary.high + c->o.block_tokens - 1) / c->o.block_tokens;
+    n = n < n_chain ? n : n_chain;
+    out->n_blocks = (uint32_t)n;
+    if (n)
+        out->block = chain[n - 1];
+    return true;
+}
+
 static bool collect_hash(void *arg, struct tree_block *b, size_t depth)
 {
     struct hash128 *chain = arg;
@@ -254,6 +273,7 @@ void cache_learn(struct cache *c, struct hash128 fingerprint,
     index_find(c->index, lesson->v, lesson->n, &before);
     tree_mark_clear(c->tree, &before.at);
     index_learn(c->index, lesson);
+    cache_pins_refresh(c);
     cache_share_lesson(c, fingerprint, lesson);
     if (!c->log || !lesson->end)
         return;
@@ -261,14 +281,9 @@ void cache_learn(struct cache *c, struct hash128 fingerprint,
     struct hash128 *chain = mem_array(depth + 1, sizeof(*chain));
     tree_walk(c->tree, lesson->end, collect_hash, chain);
     for (size_t i = before.n_pieces; i < lesson->n; i++) {
-        struct prompt_record r = {0};
-        if (!index_export(c->index, lesson->v, i, &r.boundary))
+        struct prompt_record r;
+        if (!cache_record(c, &lesson->v[i], chain, depth, &r))
             break;
-        size_t n_blocks = (r.boundary.high + c->o.block_tokens - 1) / c->o.block_tokens;
-        n_blocks = n_blocks < depth ? n_blocks : depth;
-        r.n_blocks = (uint32_t)n_blocks;
-        if (n_blocks)
-            r.block = chain[n_blocks - 1];
         prompt_log_add(c->log, &r);
     }
     prompt_log_flush(c->log);

@@ -8,8 +8,11 @@
  *     cache.c         opening, reading, writing    cache_recover.c  after a restart
  *     cache_policy.c  how long blocks stay         cache_clock.c    what time it is
  *     cache_forget.c  what is to be forgotten
+ *     cache.c          opening, reading, writing        cache_recover.c  after a restart
+ *     cache_pins.c     what stays                       cache_pinfile.c  its file
  */
 
+#include "base/buf.h"
 #include "prefix/chain.h"
 #include "store/cache.h"
 #include "store/prompt_log.h"
@@ -64,6 +67,26 @@ struct cache_order {
     uint32_t model, ttl_s;
 };
 
+/* A pinned prompt start. Its records find it by text, whatever else is forgotten. */
+struct cache_pin {
+    char name[CACHE_PIN_NAME + 1];
+    struct hash128 fingerprint;
+    struct tree_mark at; /* pinned; nowhere while its model is not attached */
+    size_t n_blocks;     /* that it should have */
+    uint32_t tokens;     /* in these */
+    uint64_t hits;
+    struct prompt_record *v; /* one a piece */
+    size_t n;
+};
+
+struct cache_pins {
+    struct cache_pin **v;
+    size_t n;
+    char *path;          /* of the file; NULL: RAM only */
+    bool writing, dirty; /* a worker is at it; something has changed since */
+    uint64_t evicted;    /* index entries, when the pins were touched last */
+};
+
 struct cache {
     struct cache_options o;
     struct chain_key key;
@@ -83,6 +106,7 @@ struct cache {
     size_t n_lifetimes;
     struct cache_order orders[TREE_ORDERS];
     unsigned n_orders;
+    struct cache_pins pins;
 };
 
 /* The order of use for blocks of a tenant and a model (number). */
@@ -98,5 +122,22 @@ void cache_make_room(struct cache *c, struct hash128 fingerprint);
 
 /* A block of this model was evicted while its recovery was under way. */
 void cache_recovery_evicted(struct cache_recovery *a, struct hash128 hash);
+
+/* What prompts.log and pins say of a boundary; `chain`: hashes of the blocks to the end
+ * of its prompt. False where the boundary is not known. */
+bool cache_record(struct cache *c, const struct piece *p, const struct hash128 *chain,
+                  size_t n_chain, struct prompt_record *out);
+
+/* cache_pins.c */
+void cache_pins_open(struct cache *c); /* reads the file */
+void cache_pins_close(struct cache *c);
+/* Keeps the boundaries of pins from being the oldest of the index. */
+void cache_pins_refresh(struct cache *c);
+/* After a recovery: the boundaries of a pin that prompts.log no longer has. */
+void cache_pins_import(struct cache *c, const struct cache_pin *p);
+
+/* cache_pinfile.c: the file's bytes, and back; ERR_FORMAT or ERR_CHECKSUM. */
+void cache_pinfile_write(const struct cache_pins *p, struct buf *out);
+int cache_pinfile_read(struct cache_pins *p, struct slice bytes, struct err *e);
 
 #endif

@@ -153,13 +153,10 @@ static size_t *untried_path(struct cache_recovery *a, size_t leaf, size_t *n)
     return path;
 }
 
-/* From the newest to the oldest: keeps a path as far as there is room. */
-static size_t choose(struct cache_recovery *a)
+/* Keeps the path to a block as far as there is room. */
+static size_t keep_path(struct cache_recovery *a, size_t leaf)
 {
     size_t n;
-    if (a->at == a->n)
-        return 0;
-    const size_t leaf = a->n - ++a->at;
     if (a->v[leaf].tried)
         return 1;
     size_t *path = untried_path(a, leaf, &n);
@@ -174,6 +171,43 @@ static size_t choose(struct cache_recovery *a)
     }
     free(path);
     return n;
+}
+
+/* From the newest to the oldest. */
+static size_t choose(struct cache_recovery *a)
+{
+    return a->at == a->n ? 0 : keep_path(a, a->n - ++a->at);
+}
+
+static struct cache_pin *next_pin(struct cache_recovery *a)
+{
+    struct cache *c = a->c;
+    while (a->at < c->pins.n) {
+        struct cache_pin *p = c->pins.v[a->at++];
+        if (hash128_eq(p->fingerprint, c->models[a->model - 1].fingerprint))
+            return p;
+    }
+    return NULL;
+}
+
+/* The deepest block of a pin that is there; of those that are kept where that counts. */
+static size_t end_of_pin(const struct cache_recovery *a, const struct cache_pin *p,
+                         bool kept)
+{
+    for (size_t i = p->n; i-- > 0;) {
+        const size_t at = p->v[i].n_blocks ? find(a, p->v[i].block) : NONE;
+        if (at != NONE && (!kept || a->v[at].kept))
+            return at;
+    }
+    return NONE;
+}
+
+/* Before all others: what there is no room for any more, it is not they. */
+static size_t choose_pin(struct cache_recovery *a)
+{
+    const struct cache_pin *p = next_pin(a);
+    const size_t end = p ? end_of_pin(a, p, false) : NONE;
+    return !p ? 0 : end == NONE ? 1 : keep_path(a, end);
 }
 
 static bool mark_stored(void *arg, struct tree_block *b, size_t depth)
@@ -276,6 +310,29 @@ static bool find_place(struct cache_recovery *a, const struct prompt_record *r,
     return m->node != NULL;
 }
 
+static size_t put_in_pin(struct cache_recovery *a)
+{
+    struct cache_pin *p = next_pin(a);
+    const size_t end = p ? end_of_pin(a, p, true) : NONE;
+    if (end == NONE)
+        return p != NULL;
+    const struct prompt_record r = {.block = a->v[end].head.hash,
+                                    .n_blocks = a->v[end].head.index + 1};
+    if (!drop_cut_off(a, end))
+        insert_found(a, end);
+    if (!p->at.node && find_place(a, &r, &p->at))
+        tree_pin(a->c->tree, &p->at);
+    return r.n_blocks;
+}
+
+static size_t place_pin(struct cache_recovery *a)
+{
+    const struct cache_pin *p = next_pin(a);
+    if (p)
+        cache_pins_import(a->c, p);
+    return p ? p->n : 0;
+}
+
 static size_t place_prompt(struct cache_recovery *a)
 {
     struct tree_mark m = {0};
@@ -313,8 +370,9 @@ static size_t let_go(struct cache_recovery *a)
     return 1;
 }
 
-static const phase_fn phases[] = {fill_table,   link_parent, choose, put_in,
-                                  place_prompt, tell,        let_go};
+static const phase_fn phases[] = {fill_table, link_parent, choose_pin,   choose,
+                                  put_in_pin, put_in,      place_prompt, place_pin,
+                                  tell,       let_go};
 
 static void nothing(void *arg)
 {

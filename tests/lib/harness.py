@@ -292,12 +292,17 @@ def common(a, b):
 # ---- the gateway ---------------------------------------------------------------------------
 
 def to_yaml(value, indent=0):
-    """Mappings, lists of scalars and scalars: enough for configuration files."""
+    """Mappings, lists of scalars or of mappings, scalars: enough for configuration files."""
     lines = []
     for key, item in value.items():
         pad = "  " * indent
         if isinstance(item, dict):
             lines += [f"{pad}{key}:", to_yaml(item, indent + 1)]
+        elif isinstance(item, list) and item and isinstance(item[0], dict):
+            lines += [f"{pad}{key}:"]
+            for x in item:
+                first, *rest = (f"{k}: {_scalar(v)}" for k, v in x.items())
+                lines += [f"{pad}  - {first}"] + [f"{pad}    {y}" for y in rest]
         elif isinstance(item, list):
             lines.append(f"{pad}{key}: [{', '.join(_scalar(x) for x in item)}]")
         else:
@@ -404,15 +409,24 @@ class Gateway:
 
     # -- the admin side: the only place that knows its shape --
 
-    def admin(self, path, method="GET", body=None):
+    def admin(self, path, method="GET", body=None, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.admin_port,
                                                 timeout=PATIENCE_S)
         try:
-            connection.request(method, path, body=body)
+            connection.request(method, path, body=body, headers=headers or {})
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
             connection.close()
+
+    def cache(self):
+        status, body = self.admin("/cache")
+        assert status == 200, (status, body)
+        return json.loads(body)
+
+    def pins(self):
+        """{name: pin} of /cache."""
+        return {pin["name"]: pin for pin in self.cache()["pins"]}
 
     def stats(self):
         status, body = self.admin("/stats")

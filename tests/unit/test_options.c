@@ -171,6 +171,37 @@ static void test_options_a_list_replaces_the_list_before(void **state)
     assert_string_equal(o.upstreams[0].name, "new:1");
 }
 
+static void test_options_warm_is_a_list(void **state)
+{
+    (void)state;
+    assert_parses("upstream: http://h:1\n"
+                  "warm:\n"
+                  "  - file: a.txt\n"
+                  "  - {name: n, file: b.json, path: /v1/messages, model: m}\n");
+    assert_int_equal(o.n_warm, 2);
+    assert_string_equal(o.warm[0].file, "a.txt");
+    assert_string_equal(o.warm[0].name, "");
+    assert_string_equal(o.warm[1].file, "b.json");
+    assert_string_equal(o.warm[1].name, "n");
+    assert_string_equal(o.warm[1].path, "/v1/messages");
+    assert_string_equal(o.warm[1].model, "m");
+    assert_int_equal(options_check(&o, &e), 0);
+    assert_fails("warm: a.txt\n", "t.yaml:1", "list of maps");
+    assert_fails("warm:\n  - name: x\n", "t.yaml:2", "an entry of warm without file");
+}
+
+static void test_options_check_looks_at_warm(void **state)
+{
+    (void)state;
+    assert_parses("upstream: http://h:1\nwarm: [{file: a, replica: g}]\n");
+    assert_int_equal(options_check(&o, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "no upstream is named \"g\""));
+    e = (struct err){0};
+    assert_parses("warm: [{file: a, name: x}, {file: b, name: x}]\n");
+    assert_int_equal(options_check(&o, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "\"x\" is there twice"));
+}
+
 static void test_options_tenants_are_a_list_as_well(void **state)
 {
     (void)state;
@@ -596,6 +627,8 @@ int main(void)
         TEST(test_options_upstreams_are_a_list_in_any_order_of_keys),
         TEST(test_options_upstream_is_short_for_a_list_of_one),
         TEST(test_options_a_list_replaces_the_list_before),
+        TEST(test_options_warm_is_a_list),
+        TEST(test_options_check_looks_at_warm),
         TEST(test_options_tenants_are_a_list_as_well),
         TEST(test_options_tenants_can_be_told_apart),
         TEST(test_options_null_is_empty),
