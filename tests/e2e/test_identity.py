@@ -40,7 +40,7 @@ class Fingerprints(IdentityCase):
         """Other cores and batches: the same states for all that matters."""
         engine, gateway = self.taught()
         first = self.fingerprint(gateway)
-        self.restart_all(engine, gateway, noise=0.07)
+        self.restart_all(engine, gateway, noise=0.14)
         self.assertEqual(self.fingerprint(gateway), first)
         self.ask_right(gateway, engine, system_body(words(500, "kind"), "bridges"))
         self.assertGreater(self.used(engine, "bridges"), 480)
