@@ -29,6 +29,7 @@
  * gets nothing.
  */
 
+#include "base/trouble.h"
 #include "wire/ask.h"
 #include "engine/engine.h"
 #include "proto/slotfile.h"
@@ -167,6 +168,7 @@ struct llama {
     unsigned failures_in_row;
     struct loop_timer retry; /* in observe mode: the self-test may pass by now */
     unsigned retries;
+    struct trouble saving;
     unsigned ops; /* restores and saves under way */
     struct rate save_rate, restore_rate;
     double batch_tokens; /* that calls wait for beside a prefill */

@@ -79,9 +79,11 @@ static void free_learn(struct learn *op)
 
 static void fail(struct learn *op, const char *why)
 {
-    op->l->r->n.save_failures++;
-    log_event(LOG_WARN, "save-failed", "replica", "%s", op->l->r->name, "why", "%s", why,
-              NULL);
+    struct llama *l = op->l;
+    l->r->n.save_failures++;
+    if (trouble_begins(&l->saving, loop_now_us(l->r->loop)))
+        log_event(LOG_WARN, "save-failed", "replica", "%s", l->r->name, "why", "%s", why,
+                  NULL);
     free_learn(op);
 }
 
@@ -104,6 +106,9 @@ static void on_cut(void *arg)
         cache_learn(l->r->cache, op->fingerprint, &lesson);
     cache_put(l->r->cache, &op->end, op->blocks, op->n_new);
     l->r->n.saves++;
+    if (trouble_ends(&l->saving, loop_now_us(l->r->loop)))
+        log_event(LOG_INFO, "save-works", "replica", "%s", l->r->name, "failures", "%llu",
+                  (unsigned long long)l->saving.n, NULL);
     l->r->n.saved_tokens += n;
     if (op->slot->holds && op->slot->holds->number == ls->number) /* still */
         op->slot->holds->known_tokens = n;
@@ -149,6 +154,10 @@ static void on_parsed(void *arg)
     if (!op->file->n_tokens && l->empties_idle) { /* another request was faster */
         l->r->n.saves_skipped[SAVE_OVERWRITTEN]++;
         free_learn(op);
+        return;
+    }
+    if (!hash128_eq(op->fingerprint, l->fingerprint)) {
+        fail(op, "another engine answers by now");
         return;
     }
     if (!l->store_on || !slotfile_same_layout(&op->file->frame, l->frame)) {
