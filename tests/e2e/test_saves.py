@@ -107,7 +107,7 @@ class When(SaveCase):
     def test_save_above_the_cap_waits_until_nothing_runs(self):
         """A slot of 13,000 tokens takes more than a millisecond, one of 3,000 does not."""
         self.need_standin("bytes of a token")
-        engine, gateway = self.pair({"store": {"max_stall": "1ms"}}, mode="store")
+        engine, gateway = self.pair({"store": {"max_stall": "1ms"}}, mode="store", slots=3)
         engine.hold("stream")
         with gateway.client() as runs:
             runs.send(chat_bytes("running", stream=True, max_tokens=30))
@@ -118,7 +118,7 @@ class When(SaveCase):
             self.ask(gateway, words(13000, "above") + " above")
             slots = gateway.replica()["slots"]
             self.assertTrue(any(s["unsaved"] for s in slots), slots)
-            self.ask(gateway, "x")   # a turn of the driver in between
+            self.ask(gateway, "in between")   # on the third
             self.assertEqual(self.sent(engine).count("save"), 1)
             engine.release("stream")
             self.assertEqual(runs.read_answer().status, 200)
