@@ -60,6 +60,9 @@ class RedisCase(Case):
         wait_until(lambda: self.figures(gateway)["state"] == state,
                    lambda: f"state {state}: {self.figures(gateway)}")
 
+    def wait_line(self, gateway, line):
+        wait_until(lambda: line in gateway.text(), line)
+
     def wait_shared(self, gateway):
         """All that was learned is there."""
         gateway.wait_quiet()
@@ -215,8 +218,8 @@ class Trouble(RedisCase):
         self.assert_cold(*two, system, "bridges")
         self.ask(*one, body_of(system, "tell me about bridges"))
         for side in (one, two):
-            down = [l for l in side[1].output if "event=redis-down" in l]
-            self.assertEqual(len(down), 1, down)
+            self.wait_line(side[1], "event=redis-down")
+            self.assertEqual(side[1].text().count("event=redis-down"), 1)
         server.start()
         for side in (one, two):
             self.wait_state(side[1], "up")
@@ -286,7 +289,7 @@ class Trouble(RedisCase):
         relay.cut()
         relay.release()
         self.wait_state(two[1], "up")
-        self.assertIn("event=redis-up", two[1].text())
+        self.wait_line(two[1], "event=redis-up")
         self.assert_clean()
 
     def test_cut_connections_come_back(self):
@@ -313,11 +316,11 @@ class Trouble(RedisCase):
         f = self.figures(one[1])
         self.assertGreater(f["errors"]["full"], 0)
         self.assertGreater(f["skipped"], 0)
-        self.assertIn("event=redis-read-only", one[1].text())
+        self.wait_line(one[1], "event=redis-read-only")
         self.assert_restored(*two, system, "dragons")
         server.ask("CONFIG", "SET", "maxmemory", "0")
         self.wait_state(one[1], "up")
-        self.assertIn("event=redis-writes", one[1].text())
+        self.wait_line(one[1], "event=redis-writes")
         self.ask(*one, body_of(other, "tell me about bridges"))
         self.wait_shared(one[1])
         self.ask(*two, body_of(other, "tell me about candles"))
