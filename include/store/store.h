@@ -226,6 +226,7 @@ struct store_redis_stats {
     uint64_t skipped;         /* blocks not written: too much waited, or it was not up */
     uint64_t values;          /* small values written there */
     uint64_t waiting_bytes;   /* on their way there now */
+    uint64_t models;          /* that are shared: store_vouch() */
     uint64_t errors[STORE_REDIS_ERROR_KINDS];
 };
 void store_redis_stats(const struct store *s, struct store_redis_stats *out);

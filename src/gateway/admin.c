@@ -78,15 +78,16 @@ static json_t *index_json(struct cache *c)
 static json_t *redis_json(struct cache *c)
 {
     static const char *const names[] = {
-        "puts",   "put_bytes",     "gets",        "get_bytes", "missing", "skipped",
-        "values", "waiting_bytes", "discoveries", "found",     "blocks",  "late"};
+        "puts",    "put_bytes", "gets",          "get_bytes",   "missing",
+        "skipped", "values",    "waiting_bytes", "discoveries", "found",
+        "blocks",  "late",      "models"};
     struct store_redis_stats s;
     struct cache_share_stats d;
     store_redis_stats(cache_store(c), &s);
     cache_share_stats(c, &d);
-    const uint64_t v[] = {s.puts,    s.put_bytes, s.gets,   s.get_bytes,
-                          s.missing, s.skipped,   s.values, s.waiting_bytes,
-                          d.asked,   d.found,     d.blocks, d.late};
+    const uint64_t v[] = {s.puts,    s.put_bytes, s.gets,          s.get_bytes, s.missing,
+                          s.skipped, s.values,    s.waiting_bytes, d.asked,     d.found,
+                          d.blocks,  d.late,      s.models};
     json_t *o = integers(names, v, sizeof(v) / sizeof(v[0])), *errors = json_object();
     for (size_t i = 0; i < STORE_REDIS_ERROR_KINDS; i++)
         json_object_set_new(errors, store_redis_error_name((enum store_redis_error)i),

@@ -331,6 +331,8 @@ static void put_redis(struct cache *c, struct buf *out)
     cache_share_stats(c, &d);
     put_one(out, "incipit_redis_state", "gauge", "0 off, 1 down, 2 read-only, 3 up.",
             (uint64_t)s.state);
+    put_one(out, "incipit_redis_models", "gauge", "Models that are shared there.",
+            s.models);
     put_one(out, "incipit_redis_put_blocks_total", "counter", "Blocks written there.",
             s.puts);
     put_one(out, "incipit_redis_put_bytes_total", "counter", "Bytes of them.",

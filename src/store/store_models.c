@@ -177,6 +177,14 @@ bool store_models_fresh(struct list *models, struct hash128 fingerprint, uint64_
     return m && m->shared;
 }
 
+size_t store_models_shared(const struct list *models)
+{
+    size_t n = 0;
+    LIST_EACH (it, models)
+        n += LIST_ENTRY(it, struct model, link)->shared;
+    return n;
+}
+
 void store_models_free(struct list *models)
 {
     while (!list_empty(models)) {

@@ -613,6 +613,7 @@ bool store_redis_busy(const struct store_redis *r)
 
 struct store_redis_stats *store_redis_count(struct store_redis *r)
 {
+    r->n.models = store_models_shared(&r->models);
     return &r->n;
 }
 

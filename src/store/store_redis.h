@@ -126,6 +126,7 @@ bool store_models_find(const struct list *models, struct hash128 fingerprint,
 
 /* As _find(); asks again where that was long ago. */
 bool store_models_fresh(struct list *models, struct hash128 fingerprint, uint64_t now_us);
-void store_models_free(struct list *models); /* no answers are under way */
+size_t store_models_shared(const struct list *models); /* how many */
+void store_models_free(struct list *models);           /* no answers are under way */
 
 #endif

@@ -34,7 +34,8 @@ class RedisCase(Case):
         self.addCleanup(relay.close)
         return relay
 
-    def side(self, name, url, store=False, key="key", timeout=TIMEOUT, **redis):
+    def side(self, name, url, store=False, key="key", timeout=TIMEOUT, joined=True,
+             **redis):
         """An engine and a gateway that know nothing of other sides but the Redis."""
         folder = os.path.join(self.folder, name)
         os.makedirs(os.path.join(folder, "slots"), mode=0o700, exist_ok=True)
@@ -44,9 +45,16 @@ class RedisCase(Case):
         gateway = Gateway(folder, engine.url, config, store=store)
         self.gateways.append(gateway)
         gateway.start().wait_ready("store")
+        if joined:
+            self.wait_joined(gateway)
         engine.wait_idle()
         engine.reset_log()
         return engine, gateway
+
+    def wait_joined(self, gateway):
+        """Its model has been compared with that of the others."""
+        wait_until(lambda: self.figures(gateway)["models"] == 1,
+                   lambda: f"a shared model: {self.figures(gateway)}")
 
     def ask(self, engine, gateway, body):
         answer = gateway.fetch("POST", CHAT, body)
@@ -149,7 +157,7 @@ class Shared(RedisCase):
         self.assertEqual(gateway.stop(), 0)
         engine.restart()
         gateway.start().wait_ready("store")
-        self.wait_state(gateway, "up")
+        self.wait_joined(gateway)
         engine.wait_idle()
         engine.reset_log()
         self.assertEqual(gateway.store_stats()["blocks"], 0)
@@ -331,7 +339,8 @@ class Trouble(RedisCase):
         secret = os.path.join(self.folder, "password")
         with open(secret, "w", encoding="ascii") as f:
             f.write("wrong\n")
-        engine, gateway = self.side("one", server.url, password_file=secret)
+        engine, gateway = self.side("one", server.url, password_file=secret,
+                                    joined=False)
         self.wait_state(gateway, "down")
         wait_until(lambda: self.figures(gateway)["errors"]["auth"] > 0,
                    lambda: self.figures(gateway))
@@ -371,7 +380,7 @@ class Trouble(RedisCase):
     def test_it_is_not_there_at_the_start(self):
         server = RedisServer(self.folder)
         self.addCleanup(server.stop)
-        engine, gateway = self.side("one", server.url)
+        engine, gateway = self.side("one", server.url, joined=False)
         self.ask(engine, gateway, body_of(words(200), "alone"))
         self.wait_state(gateway, "down")
         self.assertGreater(self.figures(gateway)["errors"]["connect"], 0)
