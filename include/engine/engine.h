@@ -113,6 +113,7 @@ struct replica_options {
     uint64_t max_stall_ms; /* longest save that may make others wait */
     uint64_t retry_ms;     /* until an engine that could not restore is tried again */
     uint64_t slot_ms;      /* for the engine to save, restore or erase a slot */
+    bool observe;          /* pass everything on unchanged, whatever the engine can do */
     double holdout; /* share of requests that run cold to measure the others; 0 none */
 };
 

@@ -10,6 +10,7 @@
  *   GET /metrics   Prometheus text (docs/metrics.md)
  *   GET /stats     figures per replica and in total, JSON
  *   GET /cache     block tree, prompt index, store, pins and what is being warmed, JSON
+ *   GET /observe   what a store would gain (gateway/observe.h), JSON; with --observe
  *
  *   POST /cache/…  changes the cache: the table in admin_cache.c, docs/warm.md
  *
@@ -27,6 +28,7 @@ struct admin_world {
     const char *listen; /* where the admin listener is, as it was configured */
     uint64_t start_us;
     bool draining;
+    uint64_t token_bytes; /* measure.token_bytes */
 };
 
 /* Answers one request of the admin listener. */

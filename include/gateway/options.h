@@ -78,6 +78,7 @@ struct options {
     size_t n_warm;
     bool warm_before_ready;
 
+    bool observe;
     uint64_t block_tokens;
     uint64_t index_max_bytes;
     uint64_t tree_max_blocks;
@@ -97,6 +98,7 @@ struct options {
     uint64_t store_redis_max_waiting;
 
     uint64_t store_retry_ms;
+    uint64_t measure_token_bytes;
     uint64_t measure_holdout; /* hundredths of a percent */
     int store_admission;      /* enum options_admission */
     uint64_t store_min_tokens;

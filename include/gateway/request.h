@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "wire/front.h"
 #include "gateway/measure.h"
+#include "prefix/outlook.h"
 #include "gateway/stats.h"
 #include "gateway/tenants.h"
 
@@ -47,6 +48,7 @@ struct request_world {
     struct request_target *targets;
     size_t n_targets;
     struct figures *total;
+    struct outlook *outlook; /* NULL unless it only observes */
     bool relay_admin_paths, cache_status, server_timing, access_log;
     unsigned in_state[REQUEST_STATE_COUNT]; /* requests that are there now */
     uint64_t next_id;

@@ -35,6 +35,11 @@ void curve_free(struct curve *c);          /* NULL is allowed */
 double curve_add(struct curve *c, const struct hash128 *items, size_t n,
                  const double *weights);
 
+/* The same, and tells for each item the least cache that still had it; SIZE_MAX from the
+ * first one on that was not known. */
+double curve_add_telling(struct curve *c, const struct hash128 *items, size_t n,
+                         const double *weights, size_t *needs);
+
 /* Weight that a cache with room for so many items would have reused. */
 double curve_hits(const struct curve *c, size_t items);
 

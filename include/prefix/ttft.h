@@ -81,4 +81,11 @@ struct ttft_sum {
 bool ttft_predict_sum(struct ttft_model *m, const double *lengths, size_t n,
                       struct ttft_sum *out);
 
+/*
+ * What n prompts would have taken less if more[i] of their fresh tokens had been reused
+ * as well (v[i].ms is not looked at). Like ttft_predict_sum().
+ */
+bool ttft_predict_gain(struct ttft_model *m, const struct ttft_sample *v,
+                       const double *more, size_t n, struct ttft_sum *out);
+
 #endif

@@ -18,6 +18,8 @@ static const struct cmd commands[] = {
      cmd_lab_serve_flags, cmd_lab_serve},
     {"kvsize", "[FILE]", "Say what the KV cache of a model takes (GGUF, config.json).",
      cmd_kvsize_flags, cmd_kvsize},
+    {"observe", "FILE|-", "Say what a store would gain on the prompts of a file.",
+     cmd_observe_flags, cmd_observe},
     {"store", "ls|stat|verify|prune|export|import", "Look at a store's directory.", NULL,
      cmd_store_help},
     {"store ls", "[FINGERPRINT]", "List the models in a store, or one's sequences.",

@@ -15,6 +15,7 @@ const struct cmd_flag cmd_serve_flags[] = {
     {"--listen", "ADDR:PORT", "listen", "where clients connect (127.0.0.1:8090)"},
     {"--admin", "ADDR:PORT", "admin.listen", "health, metrics, cache (127.0.0.1:8091)"},
     {"--slot-dir", "DIR", "upstreams.slot_dir", "the engine's --slot-save-path"},
+    {"--observe", NULL, "observe", "only look, and tell what a store would gain"},
     {"--store-dir", "DIR", "store.dir", "folder for saved blocks (RAM only)"},
     {NULL, NULL, NULL, NULL},
 };
@@ -24,7 +25,8 @@ static int apply_flags(const struct cmd *self, const char **given, struct option
 {
     for (int i = 0; self->flags[i].name; i++)
         if (self->flags[i].key && given[i] &&
-            options_set(o, self->flags[i].key, given[i], e) != 0)
+            options_set(o, self->flags[i].key, self->flags[i].value ? given[i] : "on",
+                        e) != 0)
             return err_wrap(e, "%s", self->flags[i].name);
     return options_check(o, e);
 }

@@ -19,6 +19,7 @@ struct observer {
     struct replica *r;
     struct loop_timer timer;
     struct ask *asking;
+    uint64_t admitted;
 };
 
 /* The same text under another model name is another prompt; the replica is part of it. */
@@ -38,7 +39,9 @@ static void on_models(void *arg, int status, json_t *doc, const struct err *err)
         replica_set_mode(o->r, REPLICA_STARTING, "the engine answers %d", status);
     else
         replica_set_mode(o->r, REPLICA_OBSERVE,
-                         "this engine cannot take stored KV from outside");
+                         o->r->o.observe
+                             ? "asked to observe only"
+                             : "this engine cannot take stored KV from outside");
     timer_start(&o->timer, HEARTBEAT_MS);
 }
 
@@ -78,8 +81,17 @@ static void admit(void *state, struct job *job)
         job->plan.miss = hit.n_pieces ? NULL : "first-sight";
         tree_mark_clear(cache_tree(o->r->cache), &hit.at);
     }
+    job->plan.overlap = o->r->in_flight - 1;
+    job->since_us = ++o->admitted; /* its number */
     job->sent = true;
     job->on_phase(job, JOB_READY);
+}
+
+/* What came between is in its way as well. */
+static void first_content(void *state, struct job *job)
+{
+    struct observer *o = state;
+    job->plan.overlap += (uint32_t)(o->admitted - job->since_us);
 }
 
 static void leave(void *state, struct job *job)
@@ -117,4 +129,5 @@ const struct engine_driver engine_openai = {.name = "openai",
                                             .admit = admit,
                                             .leave = leave,
                                             .done = done,
+                                            .first_content = first_content,
                                             .describe = describe};

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/version.h"
+#include "gateway/observe.h"
 
 static json_t *replica_json(struct request_target *t)
 {
@@ -223,6 +224,15 @@ static void on_stats(const struct admin_world *w, struct front_request *rq)
     admin_reply(rq, 200, stats_page(w));
 }
 
+static void on_observe(const struct admin_world *w, struct front_request *rq)
+{
+    if (w->requests->outlook)
+        admin_reply(rq, 200, observe_json(w->requests->outlook, w->token_bytes));
+    else
+        front_error(rq, 404, "not_found_error",
+                    "the gateway was not started with --observe", (struct slice){"", 0});
+}
+
 static void on_cache(const struct admin_world *w, struct front_request *rq)
 {
     admin_reply(rq, 200, cache_page(w));
@@ -231,11 +241,8 @@ static void on_cache(const struct admin_world *w, struct front_request *rq)
 static const struct {
     const char *path;
     void (*answer)(const struct admin_world *w, struct front_request *rq);
-} pages[] = {{"/healthz", on_healthz},
-             {"/readyz", on_readyz},
-             {"/metrics", on_metrics},
-             {"/stats", on_stats},
-             {"/cache", on_cache}};
+} pages[] = {{"/healthz", on_healthz}, {"/readyz", on_readyz}, {"/metrics", on_metrics},
+             {"/stats", on_stats},     {"/cache", on_cache},   {"/observe", on_observe}};
 
 static void on_gone(void *arg)
 {

@@ -35,6 +35,7 @@ struct gateway {
     struct front *front, *admin_front;
     struct request_target *targets;
     struct figures total;
+    struct outlook *outlook; /* where it only observes */
     struct request_world requests;
     struct admin_world admin;
     struct warm *warm;
@@ -160,7 +161,8 @@ static int open_replica(struct gateway *g, size_t i, struct err *e)
     const struct replica_options ro = {
         .name = u->name,
         .url = u->url,
-        .driver = drivers[u->driver],
+        .driver = o->observe ? "openai" : drivers[u->driver],
+        .observe = o->observe,
         .slot_dir = u->slot_dir,
         .authorization = authorization,
         .holdout = (double)o->measure_holdout / 1e4,
@@ -202,12 +204,15 @@ static void fill_worlds(struct gateway *g)
     uint64_t salt = 0;
     if (getrandom(&salt, sizeof(salt), GRND_NONBLOCK) != sizeof(salt))
         salt = loop_now_us(g->loop); /* only keeps ids of two runs apart */
+    if (g->o->observe)
+        g->outlook = outlook_new();
     g->requests = (struct request_world){.loop = g->loop,
                                          .cache = g->cache,
                                          .tenants = g->tenants,
                                          .targets = g->targets,
                                          .n_targets = g->o->n_upstreams,
                                          .total = &g->total,
+                                         .outlook = g->outlook,
                                          .relay_admin_paths =
                                              g->o->admin_paths == OPTIONS_ADMIN_RELAY,
                                          .cache_status = g->o->headers_cache_status,
@@ -217,6 +222,7 @@ static void fill_worlds(struct gateway *g)
                                          .id_salt = salt};
     g->admin = (struct admin_world){.requests = &g->requests,
                                     .front = g->front,
+                                    .token_bytes = g->o->measure_token_bytes,
                                     .start_us = loop_now_us(g->loop),
                                     .listen = g->o->admin_listen};
     g->warm = g->admin.warm = warm_open(&g->requests, g->o);
@@ -312,6 +318,7 @@ static void take_down(struct gateway *g)
     if (g->cache)
         cache_part(g->cache);
     workers_free(g->workers);
+    outlook_free(g->outlook);
     cache_close(g->cache);
     tenants_free(g->tenants);
     timer_fini(&g->tick);

@@ -137,6 +137,22 @@ static void measure(struct request *rq, double ttft)
     measure_add(&rq->target->measure, r->holdout, &m);
 }
 
+/* Once the answer's pieces have been added: the next turn quotes both. */
+static void observe(struct request *rq, double ttft)
+{
+    const struct answer_facts *f = facts_of(rq);
+    const struct plan *plan = &rq->job.plan;
+    if (!rq->w->outlook || !f || rq->outcome != STATS_COMPLETED || !rq->job.cacheable)
+        return;
+    const struct outlook_request o = {.v = rq->in.pieces.v,
+                                      .n = rq->in.pieces.n,
+                                      .n_prompt = rq->job.n_prompt_pieces,
+                                      .prompt_tokens = (double)f->prompt_tokens,
+                                      .cached_tokens = (double)f->cached_tokens,
+                                      .ttft_ms = plan->overlap ? -1 : ttft};
+    outlook_add(rq->w->outlook, &o);
+}
+
 /*
  * What the same prompt would have cost cold, less what it took: only where no other
  * request was in its way and the model has seen such lengths. Waiting for a save and
@@ -237,6 +253,7 @@ static void finish(struct request *rq, enum stats_outcome outcome)
         if (is_counted(rq))
             measure(rq, s.ttft_ms);
         tell_replica(rq);
+        observe(rq, s.ttft_ms);
     }
     if (rq->w->access_log)
         write_log(rq, &s);

@@ -162,6 +162,12 @@ static void use(struct curve *c, struct hash128 item)
 double curve_add(struct curve *c, const struct hash128 *items, size_t n,
                  const double *weights)
 {
+    return curve_add_telling(c, items, n, weights, NULL);
+}
+
+double curve_add_telling(struct curve *c, const struct hash128 *items, size_t n,
+                         const double *weights, size_t *needs)
+{
     double known = 0;
     bool leading = true;
     for (size_t i = 0; i < n; i++) {
@@ -169,9 +175,12 @@ double curve_add(struct curve *c, const struct hash128 *items, size_t n,
         const uint32_t place = c->table[slot_of(c, items[i])];
         leading &= place != 0;
         c->total += weight;
+        const size_t need = leading ? c->n_items - taken_up_to(c, place - 1) : SIZE_MAX;
+        if (needs)
+            needs[i] = need;
         if (!leading)
             continue;
-        c->hits[c->n_items - taken_up_to(c, place - 1)] += weight;
+        c->hits[need] += weight;
         known += weight;
     }
     for (size_t i = n; i-- > 0;)

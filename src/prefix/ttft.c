@@ -420,3 +420,22 @@ bool ttft_predict_sum(struct ttft_model *m, const double *lengths, size_t n,
     out->half = f->t95 * f->sigma * sqrt(variance + variance_of_fit(f, sum));
     return true;
 }
+
+bool ttft_predict_gain(struct ttft_model *m, const struct ttft_sample *v,
+                       const double *more, size_t n, struct ttft_sum *out)
+{
+    double now[3], then[3], sum[3] = {0}, variance = 0;
+    if (!is_fitted(m))
+        return false;
+    const struct ttft_fit *f = &m->free;
+    for (size_t i = 0; i < n; i++) {
+        row_of(v[i].reused, v[i].fresh, now);
+        row_of(v[i].reused + more[i], v[i].fresh - more[i], then);
+        variance += more[i] > 0 ? variance_of(m, f, now) + variance_of(m, f, then) : 0;
+        for (int j = 0; j < 3; j++)
+            sum[j] += now[j] - then[j];
+    }
+    out->ms = dot(f->beta, sum);
+    out->half = f->t95 * f->sigma * sqrt(variance + variance_of_fit(f, sum));
+    return true;
+}

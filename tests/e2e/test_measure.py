@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What a hit is worth: confirmed against a model, and measured by a hold-out."""
 
-from harness import CHAT, Case, chat_body, words
+import json
+
+from harness import CHAT, Case, chat_body, wait_until, words
 
 QUESTIONS = 24
 
@@ -83,3 +85,38 @@ class Measure(Case):
         self.assertEqual(confirmed["n"], 0)
         self.assertIsNone(confirmed["saved_ms"])
         self.assertEqual(confirmed["without_ttft"], 3)
+
+
+class Observe(Case):
+    """The first five minutes: nothing changes, and the report says what would."""
+
+    def test_what_a_store_would_gain_is_what_it_then_gains(self):
+        documents = [words(900, f"document {i}") for i in range(6)]
+        bodies = [chat_body(f"{documents[(i * 5 + i // 6) % 6]} question {i}", stream=True,
+                            max_tokens=2) for i in range(36)]
+        engine = self.engine()
+        gateway = self.gateway(engine, {"observe": "on"})
+        self.assertIn("observe only", gateway.replica()["mode_reason"])
+        for body in bodies:
+            self.assertEqual(gateway.fetch("POST", CHAT, body).status, 200)
+        wait_until(lambda: gateway.in_flight() == 0, "idle")
+        for asked, body in zip(engine.bodies(" question "), bodies):
+            self.assertEqual(bytes(asked.body), body if isinstance(body, bytes)
+                             else json.dumps(body).encode())
+        self.assertEqual(engine.events("save", "restore", "erase"), [])
+        report = json.loads(gateway.admin("/observe")[1])
+        self.assertEqual(report["requests"], 36)
+        told = report["sizes"][-1]["reused_share"]
+        self.assertLess(report["engine_reused_share"], told)
+        self.assertEqual(gateway.stop(), 0)
+        engine.restart()
+        gateway = self.gateway(engine, mode="store")
+        for body in bodies:
+            self.assertEqual(gateway.fetch("POST", CHAT, body).status, 200)
+            gateway.wait_quiet()
+        self.assertAlmostEqual(gateway.total("hit_rate_tokens"), told, delta=0.05)
+        self.assert_clean()
+
+    def test_the_report_is_there_only_where_it_was_asked_for(self):
+        engine, gateway = self.pair()
+        self.assertEqual(gateway.admin("/observe")[0], 404)
