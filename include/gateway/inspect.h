@@ -35,6 +35,9 @@ void inspect_body(struct inspected *in, struct job *job, const struct replica *r
 void inspect_unreadable(struct inspected *in, struct job *job,
                         const struct inspect_client *who, const char *why);
 
+/* Where prompt_emit() hands text to pieces. */
+struct prompt_sink inspect_sink(struct pieces *pieces);
+
 /* The answer's pieces behind the prompt's: the next turn of a chat quotes it. */
 void inspect_answer(struct inspected *in, const struct prompt_answer *text);
 

@@ -23,6 +23,11 @@ static void emit_end(void *ctx)
     pieces_end(ctx);
 }
 
+struct prompt_sink inspect_sink(struct pieces *pieces)
+{
+    return (struct prompt_sink){pieces, emit_begin, emit_bytes, emit_end};
+}
+
 static void link_job(struct inspected *in, struct job *job)
 {
     job->prompt = &in->prompt;
@@ -73,7 +78,7 @@ void inspect_body(struct inspected *in, struct job *job, const struct replica *r
                   const struct inspect_client *who, enum prompt_api api,
                   struct slice body)
 {
-    const struct prompt_sink sink = {&in->pieces, emit_begin, emit_bytes, emit_end};
+    const struct prompt_sink sink = inspect_sink(&in->pieces);
     link_job(in, job);
     job->seed = r->seed;
     job->text_bytes = body.len;
@@ -95,7 +100,7 @@ void inspect_body(struct inspected *in, struct job *job, const struct replica *r
 
 void inspect_answer(struct inspected *in, const struct prompt_answer *text)
 {
-    const struct prompt_sink sink = {&in->pieces, emit_begin, emit_bytes, emit_end};
+    const struct prompt_sink sink = inspect_sink(&in->pieces);
     const enum prompt_api api = in->prompt.api;
     if (!text || !in->pieces.n)
         return;

@@ -169,78 +169,95 @@ static void put_seconds(struct buf *out, const char *name, const struct replica 
         buf_append_str(out, "} NaN\n");
 }
 
-/* One row each: n, the saving, and both ends of its interval. */
-static void put_confirmed(const struct request_world *w, struct buf *out)
+/* A figure of a struct that a target works out, in ms. */
+struct real_row {
+    const char *name, *help;
+    size_t at; /* of a double */
+};
+
+static void put_reals(const struct request_world *w, struct buf *out,
+                      const struct real_row *rows, size_t n_rows,
+                      const char *const *sources, int n_sources,
+                      void (*work_out)(struct request_target *t, int source, void *into))
 {
-    static const char *const sources[SAVINGS_SOURCES] = {"all", "resident", "restored"};
-    static const struct {
-        const char *name, *help;
-        size_t at; /* of a double in struct savings_total */
-    } rows[] = {
-        {"incipit_savings_confirmed_seconds", "TTFT saved: cold model less measured.",
-         offsetof(struct savings_total, ms)},
-        {"incipit_savings_confirmed_low_seconds", "Low end of its 95 % interval.",
-         offsetof(struct savings_total, low)},
-        {"incipit_savings_confirmed_high_seconds", "High end of its 95 % interval.",
-         offsetof(struct savings_total, high)},
-    };
-    put_head(out, "incipit_savings_confirmed_requests", "gauge",
-             "Hits that these savings are of.");
-    for (size_t k = 0; k < w->n_targets; k++)
-        for (int i = 0; i < SAVINGS_SOURCES; i++) {
-            struct savings_total t;
-            savings_total(&w->targets[k].measure.confirmed, (enum savings_source)i, &t);
-            put_value(out, "incipit_savings_confirmed_requests", w->targets[k].replica,
-                      "source", sources[i], t.n);
-        }
-    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+    union {
+        struct savings_total confirmed;
+        struct holdout_result measured;
+    } of;
+    for (size_t row = 0; row < n_rows; row++) {
         put_head(out, rows[row].name, "gauge", rows[row].help);
         for (size_t k = 0; k < w->n_targets; k++)
-            for (int i = 0; i < SAVINGS_SOURCES; i++) {
-                struct savings_total t;
+            for (int i = 0; i < n_sources; i++) {
                 double ms;
-                savings_total(&w->targets[k].measure.confirmed, (enum savings_source)i,
-                              &t);
-                memcpy(&ms, (const char *)&t + rows[row].at, sizeof(ms));
+                work_out(&w->targets[k], i, &of);
+                memcpy(&ms, (const char *)&of + rows[row].at, sizeof(ms));
                 put_seconds(out, rows[row].name, w->targets[k].replica, sources[i], ms);
             }
     }
 }
 
+static void confirmed_of(struct request_target *t, int source, void *into)
+{
+    savings_total(&t->measure.confirmed, (enum savings_source)source, into);
+}
+
+static void measured_of(struct request_target *t, int source, void *into)
+{
+    (void)source;
+    holdout_result(t->replica->holdout, into);
+}
+
+static void put_confirmed(const struct request_world *w, struct buf *out)
+{
+    static const char *const sources[SAVINGS_SOURCES] = {"all", "resident", "restored"};
+#define AT(field) offsetof(struct savings_total, field)
+    static const struct real_row rows[] = {
+        {"incipit_savings_confirmed_seconds", "TTFT saved: cold model less measured.",
+         AT(ms)},
+        {"incipit_savings_confirmed_low_seconds", "Low end of its 95 % interval.",
+         AT(low)},
+        {"incipit_savings_confirmed_high_seconds", "High end of its 95 % interval.",
+         AT(high)},
+    };
+#undef AT
+    put_head(out, "incipit_savings_confirmed_requests", "gauge",
+             "Hits that these savings are of.");
+    for (size_t k = 0; k < w->n_targets; k++)
+        for (int i = 0; i < SAVINGS_SOURCES; i++) {
+            struct savings_total t;
+            confirmed_of(&w->targets[k], i, &t);
+            put_value(out, "incipit_savings_confirmed_requests", w->targets[k].replica,
+                      "source", sources[i], t.n);
+        }
+    put_reals(w, out, rows, sizeof(rows) / sizeof(rows[0]), sources, SAVINGS_SOURCES,
+              confirmed_of);
+}
+
 /* Of replicas that hold requests out. */
 static void put_measured(const struct request_world *w, struct buf *out)
 {
-    static const struct {
-        const char *name, *help;
-        size_t at; /* of a double in struct holdout_result */
-    } rows[] = {
+    static const char *const one[] = {NULL};
+#define AT(field) offsetof(struct holdout_result, field)
+    static const struct real_row rows[] = {
         {"incipit_savings_measured_seconds",
-         "TTFT saved a request: hold-out less others.",
-         offsetof(struct holdout_result, saved_ms)},
+         "TTFT saved a request: hold-out less others.", AT(saved_ms)},
         {"incipit_savings_measured_low_seconds", "Low end of its 95 % interval.",
-         offsetof(struct holdout_result, low)},
+         AT(low)},
         {"incipit_savings_measured_high_seconds", "High end of its 95 % interval.",
-         offsetof(struct holdout_result, high)},
+         AT(high)},
     };
-    struct holdout_result h;
+#undef AT
     put_head(out, "incipit_savings_measured_requests", "gauge",
              "Requests that are compared, by arm.");
     for (size_t k = 0; k < w->n_targets; k++) {
-        holdout_result(w->targets[k].replica->holdout, &h);
+        struct holdout_result h;
+        measured_of(&w->targets[k], 0, &h);
         put_value(out, "incipit_savings_measured_requests", w->targets[k].replica, "arm",
                   "cold", h.n_cold);
         put_value(out, "incipit_savings_measured_requests", w->targets[k].replica, "arm",
                   "cached", h.n_cached);
     }
-    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
-        put_head(out, rows[row].name, "gauge", rows[row].help);
-        for (size_t k = 0; k < w->n_targets; k++) {
-            double ms;
-            holdout_result(w->targets[k].replica->holdout, &h);
-            memcpy(&ms, (const char *)&h + rows[row].at, sizeof(ms));
-            put_seconds(out, rows[row].name, w->targets[k].replica, NULL, ms);
-        }
-    }
+    put_reals(w, out, rows, sizeof(rows) / sizeof(rows[0]), one, 1, measured_of);
 }
 
 static void put_replicas(const struct request_world *w, struct buf *out)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gateway/inspect.h"
 #include "gateway/routes.h"
 #include "prefix/chain.h"
 #include "proto/prompt.h"
@@ -66,24 +67,6 @@ json_t *observe_json(struct outlook *o, uint64_t token_bytes)
 
 /* ---- a file ------------------------------------------------------------------------ */
 
-static void emit_begin(void *ctx, enum prompt_part part)
-{
-    const enum pieces_kind kind = part == PROMPT_PART_ROOT    ? PIECES_ROOT
-                                  : part == PROMPT_PART_MEDIA ? PIECES_MEDIA
-                                                              : PIECES_TEXT;
-    pieces_begin(ctx, kind, (unsigned char)part);
-}
-
-static void emit_bytes(void *ctx, const char *ptr, size_t len)
-{
-    pieces_bytes(ctx, ptr, len);
-}
-
-static void emit_end(void *ctx)
-{
-    pieces_end(ctx);
-}
-
 static double number_of(json_t *line, const char *key)
 {
     json_t *v = json_object_get(line, key);
@@ -96,7 +79,7 @@ static bool add_body(struct outlook *o, json_t *line, enum prompt_api api,
 {
     struct prompt p = {.n = 1};
     struct pieces pieces;
-    const struct prompt_sink sink = {&pieces, emit_begin, emit_bytes, emit_end};
+    const struct prompt_sink sink = inspect_sink(&pieces);
     const bool fine = prompt_scan(&p, api, body) && p.bar == PROMPT_BAR_NONE;
     if (fine) {
         pieces_init(&pieces, key, (struct slice){"", 0});
