@@ -7,7 +7,7 @@ import os
 import threading
 
 from harness import CHAT, Case, Gateway, chat_body, common, request_bytes, wait_until, words
-from redis_server import PROGRAM, RedisServer, Relay
+from redis_server import MISSING, RedisServer, Relay
 
 TIMEOUT = "5s"  # nothing here is to be late but what is made to be
 
@@ -20,8 +20,8 @@ def body_of(system, user, **more):
 class RedisCase(Case):
     def setUp(self):
         super().setUp()
-        if not PROGRAM:
-            self.skipTest("redis-server is not installed")
+        if MISSING:
+            self.skipTest(MISSING)
         self.need_gateway()
 
     def redis(self, *arguments):

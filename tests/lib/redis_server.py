@@ -2,14 +2,25 @@
 """A real Redis as a child of a test, and a relay before it that can hold and cut."""
 
 import os
-import shutil
 import socket
 import subprocess
 import threading
 
 from harness import PATIENCE_S, wait_until
 
-PROGRAM = shutil.which("redis-server")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def find_program():
+    """(path, None), or (None, why not)."""
+    found = subprocess.run([os.path.join(ROOT, "tools", "redis_server.sh")], text=True,
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE)
+    return (found.stdout.strip(), None) if found.returncode == 0 else (
+        None, (found.stderr.strip().splitlines() or ["no redis-server"])[-1])
+
+
+PROGRAM, MISSING = find_program()
 
 
 class RedisServer:
