@@ -166,6 +166,9 @@ void cache_part(struct cache *c);
 #define CACHE_PIN_NAME 64 /* bytes: letters, digits and . _ : - */
 #define CACHE_MAX_PINS 1024
 
+/* True for what a pin may be called. */
+bool cache_pin_name_ok(const char *name);
+
 /* True where all blocks of the start that ends with piece v[n-1] are stored. *tokens
  * (may be NULL): how many they hold. */
 bool cache_stored(struct cache *c, const struct piece *v, size_t n, uint32_t *tokens);

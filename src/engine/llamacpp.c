@@ -322,9 +322,11 @@ static uint32_t admitted(struct llama *l, const struct job *job)
 {
     const struct replica_options *o = &l->r->o;
     struct index_hit hit = {0};
+    if (job->keep)
+        return UINT32_MAX;
     if (job->facts->prompt_tokens < (int64_t)o->min_tokens)
         return 0;
-    if (!o->second_sight || job->keep)
+    if (!o->second_sight)
         return UINT32_MAX;
     index_find(cache_index(l->r->cache), job->pieces->v, job->plan.known_pieces, &hit);
     tree_mark_clear(cache_tree(l->r->cache), &hit.at);

@@ -412,6 +412,9 @@ static struct warm_entry *add_entry(struct warm *w, const struct warm_command *c
     e->pin = c->pin;
     e->compute = c->compute;
     list_push_back(&w->entries, &e->link);
+    if (*c->name && !cache_pin_name_ok(c->name))
+        err_set(&err, ERR_INVALID, "a name has 1 to %d letters, digits and . _ : -",
+                CACHE_PIN_NAME);
     if (err.code || warm_body_make(&e->body, c->text, c->path, c->model, &err) != 0)
         snprintf(e->unreadable, sizeof(e->unreadable), "%s", err.text);
     add_items(e);

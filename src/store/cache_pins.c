@@ -246,7 +246,7 @@ bool cache_stored(struct cache *c, const struct piece *v, size_t n, uint32_t *to
     return whole;
 }
 
-static bool good_name(const char *name)
+bool cache_pin_name_ok(const char *name)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                   "0123456789._:-";
@@ -315,7 +315,7 @@ int cache_pin(struct cache *c, struct hash128 fingerprint, const char *name,
     struct tree_mark at = {0};
     struct cache_pin *old = find_pin(c, fingerprint, name);
     int rc = 0;
-    if (!good_name(name))
+    if (!cache_pin_name_ok(name))
         return err_set(e, ERR_INVALID,
                        "a pin's name has 1 to %d letters, digits and . _ : -",
                        CACHE_PIN_NAME);

@@ -105,7 +105,7 @@ class Forgetting(TenantCase):
             status, answer = gateway.admin("/cache/forget", "POST", body)
             self.assertEqual(status, 400, body)
             self.assertIn(part, answer)
-        self.assertEqual(gateway.admin("/cache/forget")[0], 404)
+        self.assertEqual(gateway.admin("/cache/forget")[0], 405)
         self.assertEqual(self.forget(gateway, all=True), {"prompts": 0, "blocks": 0})
 
 
