@@ -71,6 +71,26 @@ class Restored(ReuseCase):
         self.assertEqual(gateway.total("resident_tokens"), 0)
         self.assert_clean()
 
+    def test_endings_of_one_document_are_stored_behind_it(self):
+        """The document once, each ending by itself, and a block that both begin in."""
+        engine, gateway = self.pair(mode="store")
+        document, n = words(700, "document"), 6
+        bodies = [system_body(document, words(150, f"ending {i}")) for i in range(n)]
+        held = []
+        for i, body in enumerate(bodies):
+            usage = self.ask_right(gateway, engine, body)["usage"]
+            self.learn(engine, gateway, saves=i + 1)
+            held.append(usage["prompt_tokens"] + usage["completion_tokens"] - 1)
+        prompts = [engine.prompt_of(body) for body in bodies]
+        shared = min(common(prompts[0], p) for p in prompts[1:])
+        block = json.loads(gateway.admin("/cache")[1])["block_tokens"]
+        token_bytes = gateway.replica()["token_bytes"]
+        stored = gateway.store_stats()["bytes"]
+        self.assertGreaterEqual(stored, token_bytes * (shared + sum(
+            tokens - shared - block for tokens in held)))
+        self.assertLessEqual(stored, token_bytes * (shared + sum(
+            tokens - shared + block for tokens in held)))
+
     def test_streams_reuse_as_well(self):
         engine, gateway = self.pair(mode="store")
         system = words(600, "stream")
