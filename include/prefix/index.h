@@ -118,6 +118,10 @@ struct index_record {
 bool index_export(struct index *ix, const struct piece *v, size_t i,
                   struct index_record *out);
 
+/* Notes that this (known) boundary is written to a file, a number that is not 0. True
+ * where that was noted before. */
+bool index_written(struct index *ix, const struct piece *v, size_t i, uint32_t file);
+
 /*
  * Puts a boundary back as the most recently used, at the place that covers `high`. False
  * where the boundary before it is not known: records of a prompt come in the order of its

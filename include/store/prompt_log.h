@@ -49,6 +49,10 @@ void prompt_log_close(struct prompt_log *l);
 
 void prompt_log_add(struct prompt_log *l, const struct prompt_record *r);
 
+/* Number of the newer file, from 1 on: another one after a rotation. What was written to
+ * an earlier one will be gone some time, and is worth writing again. */
+uint32_t prompt_log_file(const struct prompt_log *l);
+
 /* Hands what was added to a worker for writing. */
 void prompt_log_flush(struct prompt_log *l);
 

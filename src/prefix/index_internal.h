@@ -30,6 +30,7 @@ struct index_entry {
     uint32_t elder, younger; /* other children of the parent */
     uint32_t newer, older;   /* by use */
     uint32_t next;           /* in the bucket, or in the list of free entries */
+    uint32_t file;           /* that it was written to last, 0 none */
     uint32_t owner;
 };
 

@@ -26,6 +26,14 @@ static bool covers_more(const struct tree_mark *a, const struct tree_mark *b)
     return tree_mark_tokens(a) > tree_mark_tokens(b);
 }
 
+bool index_written(struct index *ix, const struct piece *v, size_t i, uint32_t file)
+{
+    struct index_entry *e = &ix->entries[index_lookup(ix, &v[i])];
+    const bool before = e->file == file;
+    e->file = file;
+    return before;
+}
+
 bool index_import(struct index *ix, const struct index_record *r,
                   const struct tree_mark *at)
 {

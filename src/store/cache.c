@@ -269,9 +269,6 @@ static bool collect_hash(void *arg, struct tree_block *b, size_t depth)
 void cache_learn(struct cache *c, struct hash128 fingerprint,
                  const struct index_lesson *lesson)
 {
-    struct index_hit before = {0};
-    index_find(c->index, lesson->v, lesson->n, &before);
-    tree_mark_clear(c->tree, &before.at);
     index_learn(c->index, lesson);
     cache_pins_refresh(c);
     cache_share_lesson(c, fingerprint, lesson);
@@ -280,10 +277,14 @@ void cache_learn(struct cache *c, struct hash128 fingerprint,
     const size_t depth = tree_mark_blocks(lesson->end);
     struct hash128 *chain = mem_array(depth + 1, sizeof(*chain));
     tree_walk(c->tree, lesson->end, collect_hash, chain);
-    for (size_t i = before.n_pieces; i < lesson->n; i++) {
+    const uint32_t file = prompt_log_file(c->log);
+    for (size_t i = 0; i < lesson->n; i++) {
         struct prompt_record r;
-        if (!cache_record(c, &lesson->v[i], chain, depth, &r))
-            break;
+        if (!cache_record(c, &lesson->v[i], chain, depth, &r) ||
+            tree_mark_tokens(lesson->end) < r.boundary.low)
+            break; /* not known, or not its blocks */
+        if (index_written(c->index, lesson->v, i, file))
+            continue;
         prompt_log_add(c->log, &r);
     }
     prompt_log_flush(c->log);

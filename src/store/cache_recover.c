@@ -52,6 +52,8 @@ struct cache_recovery {
     size_t table_size;
     struct prompt_record *prompts;
     size_t n_prompts;
+    size_t *prompt_table; /* hash of a boundary → index of its oldest record + 1 */
+    size_t prompt_table_size;
     uint64_t room_blocks, room_bytes;
     size_t phase, at; /* where the next turn goes on */
 };
@@ -293,12 +295,18 @@ static void step_to_tail(struct cache *c, struct tree_mark *m, uint32_t n_tokens
     tree_mark_down(c->tree, m, tree_mark_tokens(m) + n_tokens);
 }
 
+static bool has_place(const struct cache_recovery *a, const struct prompt_record *r)
+{
+    const size_t i = find(a, r->block);
+    return i != NONE && a->v[i].kept && a->v[i].head.index + 1 == r->n_blocks;
+}
+
 /* The place of a logged boundary: a path to its block. False where it is not known. */
 static bool find_place(struct cache_recovery *a, const struct prompt_record *r,
                        struct tree_mark *m)
 {
     size_t i = find(a, r->block);
-    if (i == NONE || !a->v[i].kept || a->v[i].head.index + 1 != r->n_blocks)
+    if (!has_place(a, r))
         return false;
     const uint32_t last_tokens = a->v[i].head.n_tokens;
     struct hash128 *chain = mem_array(r->n_blocks, sizeof(*chain));
@@ -331,6 +339,51 @@ static size_t place_pin(struct cache_recovery *a)
     if (p)
         cache_pins_import(a->c, p);
     return p ? p->n : 0;
+}
+
+static size_t *record_slot(const struct cache_recovery *a, struct hash128 hash)
+{
+    size_t i = (size_t)hash.lo & (a->prompt_table_size - 1);
+    while (a->prompt_table[i] &&
+           !hash128_eq(a->prompts[a->prompt_table[i] - 1].boundary.hash, hash))
+        i = (i + 1) & (a->prompt_table_size - 1);
+    return &a->prompt_table[i];
+}
+
+static size_t fill_prompt_table(struct cache_recovery *a)
+{
+    if (a->at == a->n_prompts)
+        return 0;
+    size_t *slot = record_slot(a, a->prompts[a->at++].boundary.hash);
+    if (!*slot)
+        *slot = a->at;
+    return 1;
+}
+
+/*
+ * A boundary that many prompts share was written down with the blocks of the first of
+ * them, which may be gone; without it all the others would be unknown. From the newest
+ * record to the oldest, each lends the one before it a place on its own path.
+ */
+static size_t lend_place(struct cache_recovery *a)
+{
+    if (a->at == a->n_prompts)
+        return 0;
+    const struct prompt_record *r = &a->prompts[a->n_prompts - ++a->at];
+    const size_t before =
+        hash128_none(r->boundary.parent) ? 0 : *record_slot(a, r->boundary.parent);
+    if (!before || !has_place(a, r) || has_place(a, &a->prompts[before - 1]))
+        return 1;
+    struct prompt_record *parent = &a->prompts[before - 1];
+    const uint32_t bt = a->c->o.block_tokens, high = parent->boundary.high;
+    uint32_t n = high / bt + (high % bt > 0);
+    n = n < 1 ? 1 : n < r->n_blocks ? n : r->n_blocks;
+    size_t i = find(a, r->block);
+    while (a->v[i].head.index + 1 > n)
+        i = a->v[i].parent;
+    parent->block = a->v[i].head.hash;
+    parent->n_blocks = n;
+    return (size_t)r->n_blocks;
 }
 
 static size_t place_prompt(struct cache_recovery *a)
@@ -370,9 +423,9 @@ static size_t let_go(struct cache_recovery *a)
     return 1;
 }
 
-static const phase_fn phases[] = {fill_table, link_parent, choose_pin,   choose,
-                                  put_in_pin, put_in,      place_prompt, place_pin,
-                                  tell,       let_go};
+static const phase_fn phases[] = {
+    fill_table,        link_parent, choose_pin,   choose,    put_in_pin, put_in,
+    fill_prompt_table, lend_place,  place_prompt, place_pin, tell,       let_go};
 
 static void nothing(void *arg)
 {
@@ -391,6 +444,7 @@ static void turn(void *arg)
         if (++a->phase == sizeof(phases) / sizeof(phases[0])) {
             free(a->v);
             free(a->table);
+            free(a->prompt_table);
             free(a->prompts);
             free(a);
             return;
@@ -406,6 +460,10 @@ static void on_prompts(void *arg, struct prompt_record *v, size_t n)
     struct cache_recovery *a = arg;
     a->prompts = v;
     a->n_prompts = n;
+    a->prompt_table_size = 16;
+    while (a->prompt_table_size < n * 2)
+        a->prompt_table_size *= 2;
+    a->prompt_table = mem_zalloc(a->prompt_table_size * sizeof(*a->prompt_table));
     make_table(a);
     turn(a);
 }

@@ -23,10 +23,11 @@ struct prompt_log {
     uint64_t max_bytes; /* of one generation */
     struct workers *workers;
     struct buf pending;
-    struct buf written; /* what the worker writes */
-    bool writing;       /* a worker is at it, and `fd` and `written` are its own: what
+    struct buf written;    /* what the worker writes */
+    bool writing;          /* a worker is at it, and `fd` and `written` are its own: what
                            comes meanwhile waits, to keep the order */
-    int fd;             /* -1: not writable */
+    int fd;                /* -1: not writable */
+    uint32_t file, opened; /* number of the file: for the loop, for the worker */
     struct trouble trouble;
     struct list forgets; /* struct forget: wait for their turn */
 };
@@ -178,6 +179,7 @@ static void cut_torn(struct prompt_log *l)
 
 static void open_file(struct prompt_log *l)
 {
+    l->opened++;
     l->fd = open(l->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (l->fd < 0)
         give_up(l);
@@ -195,7 +197,13 @@ struct prompt_log *prompt_log_open(const char *dir, uint64_t max_bytes, struct w
     l->workers = w;
     list_init(&l->forgets);
     open_file(l);
+    l->file = l->opened;
     return l;
+}
+
+uint32_t prompt_log_file(const struct prompt_log *l)
+{
+    return l->file;
 }
 
 /* ---- writing ----------------------------------------------------------------------- */
@@ -269,6 +277,7 @@ static void on_appended(void *arg)
     struct prompt_log *l = arg;
     buf_clear(&l->written);
     l->writing = false;
+    l->file = l->opened;
     prompt_log_flush(l);
 }
 

@@ -791,14 +791,18 @@ static void test_block_that_cannot_be_read_now_stays(void **state)
 
 /* ---- prompts ----------------------------------------------------------------------- */
 
+#define SHARING 100 /* families from here on begin with the same two pieces */
+
 /* A text of n pieces, each of BT tokens and 64 bytes. */
 static void pieces_of(uint64_t family, struct piece *v, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        v[i] = (struct piece){.hash = {family * 1000 + i, 1},
-                              .check = family * 77 + i,
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t f = family > SHARING && i < 2 ? SHARING : family;
+        v[i] = (struct piece){.hash = {f * 1000 + i, 1},
+                              .check = f * 77 + i,
                               .end_bytes = (i + 1) * 64,
                               .ends_part = i + 1 == n};
+    }
 }
 
 static void learn(struct text t, uint64_t family, size_t n)
@@ -875,6 +879,43 @@ static void test_prompt_that_grew_is_found_whole_after_a_restart(void **state)
     learn(one, 7, 5);
     reopen_a();
     assert_text(7, 5, 5 * BT);
+}
+
+static void test_start_that_was_learned_without_blocks_is_found(void **state)
+{
+    (void)state;
+    const struct text second = {2, 2 * BT, 5 * BT};
+    struct piece v[5];
+    open_a();
+    pieces_of(SHARING + 1, v, 5);
+    const struct index_lesson by_text = {
+        .v = v, .n = 5, .n_prompt = 5, .prompt_tokens = 5 * BT};
+    cache_learn(cache, model_a, &by_text); /* its slot was not saved */
+    put(model_a, second);
+    learn(second, SHARING + 2, 5);
+    reopen_a();
+    assert_text(SHARING + 2, 5, 5 * BT);
+}
+
+static void test_shared_start_is_found_when_the_first_prompt_is_gone(void **state)
+{
+    (void)state;
+    const struct text first = {1, 2 * BT, 5 * BT}, second = {2, 2 * BT, 5 * BT};
+    open_a();
+    put(model_a, first);
+    learn(first, SHARING + 1, 5);
+    put(model_a, second);
+    learn(second, SHARING + 2, 5);
+    for (size_t i = 2; i < 5; i++) {
+        char *path = file_of(model_a, first, i);
+        assert_int_equal(unlink(path), 0);
+        free(path);
+    }
+    reopen_a();
+    assert_text(SHARING + 2, 5, 5 * BT);
+    size_t known;
+    restorable_by_text(SHARING + 1, 5, &known);
+    assert_int_equal(known, 2);
 }
 
 static void test_prompt_whose_blocks_are_gone_restores_nothing(void **state)
@@ -1338,6 +1379,8 @@ int main(void)
         TEST(prompt_finds_its_blocks_after_a_restart),
         TEST(prompt_finds_its_short_tail_after_a_restart),
         TEST(prompt_that_grew_is_found_whole_after_a_restart),
+        TEST(start_that_was_learned_without_blocks_is_found),
+        TEST(shared_start_is_found_when_the_first_prompt_is_gone),
         TEST(prompt_whose_blocks_are_gone_restores_nothing),
         TEST(damaged_prompt_log_costs_hits_and_no_more),
         TEST(blocks_go_when_their_time_is_over),
