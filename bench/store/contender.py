@@ -13,7 +13,6 @@ number of bytes of KV that may be kept outside the slots:
               budget; the engine's own cache is off
 """
 
-import json
 import os
 import shutil
 import signal
@@ -27,25 +26,6 @@ from demo_process import Failed, Gateway, last_words, wait_until  # noqa: E402
 
 HEARTH = "hearth-llm==0.1.1"
 MIB = 2**20
-
-SERVE_NEW = """
-import json, signal, sys
-import xllamacpp
-o = json.loads(sys.argv[1])
-p = xllamacpp.CommonParams()
-p.model.path, p.port = o["model"], o["port"]
-p.cpuparams.n_threads = o["threads"]
-p.n_parallel, p.n_ctx, p.n_batch, p.kv_unified = o["slots"], o["ctx"], o["batch"], False
-if o["slot_save"]:
-    p.slot_save_path = o["slot_dir"] + "/"
-p.cache_ram_mib = o["cache_ram_mib"]
-p.cache_idle_slots = p.cache_prompt = True
-if not o["cache_ram_mib"]:
-    p.cache_idle_slots = False
-p.cache_prompt = o["cache_prompt"]
-server = xllamacpp.Server(p)
-signal.sigwait({signal.SIGTERM, signal.SIGINT})
-"""
 
 
 class Setup:
@@ -63,25 +43,28 @@ class Engine(llama_server.LlamaServer):
 
     def __init__(self, folder, setup, cache_ram_mib=0, slots=None, slot_save=False,
                  cache_prompt=True):
-        super().__init__(folder, setup.model, setup.build, slots=slots or setup.slots,
-                         ctx=setup.ctx, threads=setup.threads, batch=setup.batch)
-        self.options.update(cache_ram_mib=cache_ram_mib, slot_save=slot_save,
-                            cache_prompt=cache_prompt)
+        own = os.path.sep in setup.build
+        params = {"n_parallel": slots or setup.slots, "n_ctx": setup.ctx,
+                  "n_batch": setup.batch, "kv_unified": False,
+                  "cache_ram_mib": cache_ram_mib, "cache_idle_slots": cache_ram_mib > 0,
+                  "cache_prompt": cache_prompt}
+        super().__init__(folder, setup.model, "old" if own else setup.build,
+                         "saving" if slot_save else "stock", threads=setup.threads, params=params)
+        self.program = setup.build if own else None
 
     def _command(self):
-        o = dict(self.options, port=self.port)
-        if self.build == "new":
-            return [llama_server._python(), "-c", SERVE_NEW, json.dumps(o)]
-        program = llama_server._binary() if self.build == "old" else self.build
-        command = [program, "-m", o["model"], "--host", "127.0.0.1",
-                   "--port", str(self.port), "-t", str(o["threads"]),
-                   "-np", str(o["slots"]), "-c", str(o["ctx"]), "-b", str(o["batch"]),
-                   "--cache-ram", str(o["cache_ram_mib"])]
-        if not o["cache_ram_mib"]:
+        if not self.program:
+            return super()._command()
+        o, p = self.options, self.options["params"]
+        command = [self.program, "-m", o["model"], "--host", "127.0.0.1", "--port",
+                   str(self.port), "-t", str(o["threads"]), "-np", str(p["n_parallel"]),
+                   "-c", str(p["n_ctx"]), "-b", str(p["n_batch"]),
+                   "--cache-ram", str(p["cache_ram_mib"])]
+        if not p["cache_idle_slots"]:
             command.append("--no-cache-idle-slots")
-        if not o["cache_prompt"]:
+        if not p["cache_prompt"]:
             command.append("--no-cache-prompt")
-        if o["slot_save"]:
+        if self.flags == "saving":
             command += ["--slot-save-path", self.slot_dir]
         return command
 

@@ -180,7 +180,11 @@ class Bench:
 
     def also_measure(self):
         rng = random.Random(f"{self.o.seed} sharing")
-        self.sharing = sharing.measure(self.new_folder(), self.setup, rng, self.token_bytes)
+        try:
+            self.sharing = sharing.measure(self.new_folder(), self.setup, rng,
+                                           self.token_bytes)
+        except Failed as why:
+            self.missing["endings of one document"] = str(why)
         program = os.path.join(os.path.dirname(self.o.binary), "bench", "bench_slotfile")
         try:
             out = subprocess.run([program], stdout=subprocess.PIPE, check=True)
@@ -218,7 +222,7 @@ def install(o):
     llama_server.install()
     path = llama_server.model("mini")
     if o.model == "mini" and not os.path.exists(path):
-        llama_server._run(llama_server._python(),
+        llama_server._run(llama_server._python("new"),
                           os.path.join(os.path.dirname(__file__), "mini.py"),
                           llama_server.model("full"), path)
 

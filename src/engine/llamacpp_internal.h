@@ -325,6 +325,9 @@ struct call_times {
 };
 void llama_rates_init(struct llama *l);
 void llama_learn_call(struct llama *l, struct rate *r, const struct call_times *t);
+/* Restores were thought too slow once more: as long as none is made nothing would show
+ * that they no longer are. */
+void llama_doubt_restores(struct llama *l);
 void llama_learn_arrival(struct llama *l);
 void llama_learn_shared(struct llama *l, uint32_t available, uint32_t prompt_tokens);
 double llama_restore_ms_per_token(const struct llama *l);

@@ -443,6 +443,8 @@ static bool place(struct llama *l, struct job *job)
         job->plan.available = p.hit.low;
         job->plan.known_pieces = p.hit.n_pieces;
         job->plan.miss = miss_reason(l, job, &p, resident);
+        if (!c.restore && p.useful >= resident + cache_block_tokens(l->r->cache))
+            llama_doubt_restores(l);
         if (hold_out(l, job, c.restore ? p.restorable : resident))
             job->plan.miss = "control";
         else if (!c.restore)

@@ -13,6 +13,7 @@
 #define MAX_GAP_MS 60e3  /* a night without requests says nothing about the day */
 #define MAX_BATCH 8192.0 /* tokens; the engine's own default is 2048 */
 #define SHARE_WEIGHT 0.05
+#define DOUBT 0.05 /* of the usual speed, where a slow one kept from measuring */
 #define MIN_SHARE 0.02 /* or nothing would be saved that could prove it wrong */
 
 /* Of the tokens that are new when they come, 0.27 and 0.44 come again in two public
@@ -26,10 +27,12 @@ static void add(struct rate *r, double bytes, double ms)
 }
 
 /* Measured on llama-server with slots of 184 MB (docs/llama-server.md). */
+static const struct rate usual_restore = {.bytes = 11.5e6, .ms = 10};
+
 void llama_rates_init(struct llama *l)
 {
     l->save_rate = (struct rate){.bytes = 75e6, .ms = 100};
-    l->restore_rate = (struct rate){.bytes = 11.5e6, .ms = 10};
+    l->restore_rate = usual_restore;
     l->batch_tokens = 2048;
     l->gap_ms = 1000;
     l->shared = 0.4;
@@ -60,6 +63,14 @@ void llama_learn_call(struct llama *l, struct rate *r, const struct call_times *
         learn_batch(l, t->call_ms - t->own_ms);
     if (!t->beside && t->all_ms > 0)
         add(r, (double)t->bytes, t->all_ms);
+}
+
+void llama_doubt_restores(struct llama *l)
+{
+    struct rate *r = &l->restore_rate;
+    const double usual_ms = usual_restore.ms * r->bytes / usual_restore.bytes;
+    if (r->ms > usual_ms)
+        r->ms += DOUBT * (usual_ms - r->ms);
 }
 
 void llama_learn_arrival(struct llama *l)
