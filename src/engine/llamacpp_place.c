@@ -197,6 +197,15 @@ static uint32_t resident_tokens(const struct llama_slot *s, const struct job *jo
     return tokens < s->tokens ? tokens : s->tokens;
 }
 
+/* The slot has more of the prompt than the index knows: it was not saved yet. Then the
+ * engine's count says nothing about the last boundary that the index does know. */
+static bool knows_more(const struct llama_slot *s, const struct job *job,
+                       const struct prospect *p)
+{
+    return s->holds && pieces_common(s->holds->v, s->holds->n, job->pieces->v,
+                                     job->pieces->n) > p->hit.n_pieces;
+}
+
 static size_t snapshot(const struct llama *l, const struct job *job,
                        const struct prospect *p, struct plan_slot *out)
 {
@@ -441,7 +450,8 @@ static bool place(struct llama *l, struct job *job)
         const bool kept = hash128_eq(s->adapters, adapters_of(l, job));
         llama_dequeue(l, job);
         job->plan.available = p.hit.low;
-        job->plan.known_pieces = p.hit.n_pieces;
+        job->plan.known_pieces =
+            !c.restore && knows_more(s, job, &p) ? 0 : p.hit.n_pieces;
         job->plan.miss = miss_reason(l, job, &p, resident);
         if (!c.restore && p.useful >= resident + cache_block_tokens(l->r->cache))
             llama_doubt_restores(l);

@@ -13,7 +13,7 @@
 #define MAX_GAP_MS 60e3  /* a night without requests says nothing about the day */
 #define MAX_BATCH 8192.0 /* tokens; the engine's own default is 2048 */
 #define SHARE_WEIGHT 0.05
-#define DOUBT 0.05 /* of the usual speed, where a slow one kept from measuring */
+#define DOUBT 0.05     /* of the usual speed, where a slow one kept from measuring */
 #define MIN_SHARE 0.02 /* or nothing would be saved that could prove it wrong */
 
 /* Of the tokens that are new when they come, 0.27 and 0.44 come again in two public
