@@ -147,7 +147,8 @@ class Queue(SlotCase):
         gateway.wait_quiet()
         # Such a wait leaves nobody out of the estimate: it was for no other request.
         self.assertGreater(gateway.total("savings")["confirmed"]["n"], 0)
-        self.assertEqual(gateway.replica()["restores"], 0)
+        # One may be restored beside it: that spares what is not saved yet of the last turn.
+        self.assertLessEqual(gateway.replica()["restores"], 1)
         self.assert_clean()
 
     def test_mixed_load_is_all_right(self):
