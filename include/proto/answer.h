@@ -27,6 +27,7 @@
 struct answer_facts {
     uint64_t first_content_us; /* first event with text, reasoning or a tool call; 0: none
                                   seen, or not a stream */
+    uint64_t content_events;   /* of a stream: events with such content */
     int64_t prompt_tokens;     /* whole prompt: usage, or cache_n + prompt_n */
     int64_t cached_tokens;     /* of those reused, by usage or timings.cache_n */
     int64_t cache_n, prompt_n; /* llama-server's timings */

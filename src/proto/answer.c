@@ -107,10 +107,12 @@ static void on_event(void *arg, struct slice name, struct slice data)
     struct answer *a = arg;
     (void)name; /* Messages events say their type in the data, too */
     a->facts.events++;
+    a->event_has_content = false;
     if (slice_eq(slice_trim(data), SLICE_LIT("[DONE]")))
         a->facts.terminal = a->facts.last = true;
     else if (!answer_read(a, data))
         a->broken = true;
+    a->facts.content_events += a->event_has_content;
     settle(a);
 }
 

@@ -202,8 +202,11 @@ static void take_timings(struct walk *w, struct jlex_token *value)
 
 static void note_content(struct walk *w)
 {
-    if (w->a->stream && w->a->facts.first_content_us == 0)
+    if (!w->a->stream)
+        return;
+    if (w->a->facts.first_content_us == 0)
         w->a->facts.first_content_us = w->a->now_us;
+    w->a->event_has_content = true;
 }
 
 /* Room for `len` more bytes of text? Beyond the limit none of it is worth keeping. */

@@ -36,6 +36,7 @@ struct answer {
     bool understood; /* some part of an answer was found where it belongs */
     bool broken;     /* the text below is not, or not all of, the answer */
     bool has_content;
+    bool event_has_content; /* of the event that is being read */
     unsigned reasoning_key; /* which of two names the engine uses; 0 until known */
     unsigned last_block;    /* Messages API: kind of the open block */
     size_t text_bytes;

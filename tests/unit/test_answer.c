@@ -83,6 +83,7 @@ static void test_answer_first_content_is_not_the_first_byte(void **state)
     struct answer *a = CHAT_STREAM(deltas); /* K07 */
     (void)state;
     assert_int_equal(answer_facts(a)->first_content_us, 400);
+    assert_int_equal(answer_facts(a)->content_events, 2);
     assert_slice(text_of(a)->content, "Hi you");
     answer_free(a);
 }

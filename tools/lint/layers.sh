@@ -7,7 +7,7 @@ set -uo pipefail
 
 find src include -name '*.[ch]' -print0 | xargs -0 awk '
 BEGIN {
-    n = split("base:0 proto:1 io:1 prefix:1 route:2 store:2 wire:2 engine:3 lab:3 gateway:4 cmd:5",
+    n = split("base:0 proto:1 io:1 prefix:1 route:2 store:2 wire:2 engine:3 lab:3 load:3 gateway:4 cmd:5",
               pair, " ")
     for (i = 1; i <= n; i++) { split(pair[i], p, ":"); rank[p[1]] = p[2] }
 

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_LOAD_RUNNER_H
+#define INCIPIT_LOAD_RUNNER_H
+
+/*
+ * Sends a workload to one service, or to two (arms A and B) in turn, and keeps what came
+ * of each request.
+ *
+ * Closed loop (rate 0): `concurrency` requests are under way at any time; the next starts
+ * when one has ended. Open loop: requests are started at the times of arrivals.h, however
+ * slow the service is, and are timed from there. Where `concurrency` are under way
+ * already, or this process is late, a request starts late; that is its lag, and part of
+ * its times.
+ *
+ * First `warmup` requests for each arm run as a closed loop (of one in an open run) and
+ * are kept apart; the run proper goes on behind them in the workload. It ends with
+ * `requests` for each arm, or when duration_ms is over, whichever comes first: then what
+ * is under way is waited for. With two arms each pair of sends goes to both, which of
+ * them first is drawn, and both get the same requests of the workload, in other words.
+ *
+ * Each request has a connection of its own.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "io/loop.h"
+#include "load/tally.h"
+#include "load/workload.h"
+
+#define RUNNER_ARMS 2
+#define RUNNER_MAX_REQUESTS 1000000u /* of an arm */
+#define RUNNER_MAX_CONCURRENCY 10000u
+#define RUNNER_MAX_RATE 100000.0
+
+struct runner_options {
+    const char *url[RUNNER_ARMS]; /* the second may be NULL */
+    const char *headers;          /* complete lines, "" for none */
+    unsigned concurrency;         /* at least 1 */
+    double rate;                  /* of all arms together, a second; 0: closed loop */
+    bool poisson;
+    uint64_t requests;    /* of an arm, in the run proper; at least 1 */
+    uint64_t duration_ms; /* 0: no limit */
+    uint64_t warmup;      /* of an arm */
+    uint64_t timeout_ms;  /* for the first byte, and between bytes */
+    uint64_t seed;
+};
+
+struct runner_progress {
+    uint64_t sent, ended, planned; /* of the phase */
+    uint64_t elapsed_us;
+    bool warmup;
+};
+
+struct runner;
+
+/* NULL with `e` set where a URL is none. Borrows loop, workload and the headers. */
+struct runner *runner_new(struct loop *l, const struct workload *w,
+                          const struct runner_options *o, struct err *e);
+void runner_free(struct runner *r);
+
+/* Told twice a second while it runs; before runner_run(). */
+void runner_on_progress(struct runner *r,
+                        void (*tell)(void *arg, const struct runner_progress *p),
+                        void *arg);
+
+/* Runs the loop until all is over. */
+void runner_run(struct runner *r);
+
+/* Ends the run now: what is under way is pending. From a callback of the loop. */
+void runner_stop(struct runner *r);
+bool runner_stopped(const struct runner *r);
+
+/* After the run: samples of an arm, in the order of the workload. */
+const struct tally *runner_tally(const struct runner *r, unsigned arm, bool warmup);
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_LOAD_WORKLOAD_H
+#define INCIPIT_LOAD_WORKLOAD_H
+
+/*
+ * The requests of a benchmark. Generated: request i is a pure function of profile, seed
+ * and i. From a file: JSON lines, in their order, from the beginning again behind the
+ * last.
+ *
+ * Generated text is made of common short English words, which the vocabularies of most
+ * models hold as one token each (with the space before it): n tokens are n words. What
+ * the engine counted is told beside what was aimed at. Lengths of prompts and documents
+ * are drawn evenly from 3/4 to 5/4 of the profile's; the answer's limit is exact, and
+ * answers may end earlier.
+ *
+ * Shared starts of the generated profiles:
+ *
+ *   short, long-in, long-out, mix   none: each prompt begins with words of its own
+ *   shared   `documents` documents are asked `questions` questions each, in rounds: in
+ *            each round every document once, in an order that is drawn. Then follow as
+ *            many new documents. The document is the system message, the question the
+ *            user's: turn 0 of a group shares nothing, the others the document
+ *   chat     `chats` chats of `turns` turns, in rounds as well; turn k repeats turn k−1
+ *            and an answer to it that the generator wrote, not the engine: so the load
+ *            does not depend on what is answered, and the engine's own KV of an answer
+ *            is not what the next turn needs
+ *
+ * An arm is one side of a comparison: the same lengths, groups and order, other words; so
+ * nothing that one side computes helps the other. Lines of a file are the same for both.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "proto/prompt.h"
+
+#define WORKLOAD_ALONE UINT64_MAX
+#define WORKLOAD_MAX_TOKENS 1000000u /* of a text */
+#define WORKLOAD_MAX_GROUPS 10000u   /* documents or chats */
+#define WORKLOAD_MAX_ROUNDS 1000u    /* questions or turns */
+#define WORKLOAD_MAX_LINES 1000000u  /* of a file */
+#define WORKLOAD_MAX_LINE ((size_t)64 << 20)
+
+struct workload;
+
+struct workload_options {
+    const char *profile; /* "NAME[,key=N…]", NULL: short */
+    const char *file;    /* JSON lines instead of a profile, or NULL */
+    const char *model;   /* put where a body has none */
+    uint64_t seed;
+    bool stream; /* put where a body does not say */
+};
+
+struct workload_request {
+    const char *path; /* of the API; lives as long as the workload */
+    enum prompt_api api;
+    uint64_t group;         /* requests of one group start alike, or WORKLOAD_ALONE */
+    uint32_t turn;          /* number within its group */
+    uint32_t in_tokens;     /* aimed at, without the template's; 0: unknown (a file) */
+    uint32_t shared_tokens; /* of those, the start that an earlier request had */
+    uint32_t out_tokens;    /* limit of the answer; 0: unknown */
+};
+
+/* NULL with `e` set: unknown profile or key, a limit, a line that is no request. Reads
+ * the file (blocking). Copies what the options point to. */
+struct workload *workload_new(const struct workload_options *o, struct err *e);
+void workload_free(struct workload *w); /* NULL is allowed */
+
+/* Request `i` for arm 0 or 1; `body` is replaced. */
+void workload_make(const struct workload *w, uint64_t i, uint32_t arm, struct buf *body,
+                   struct workload_request *rq);
+
+/* One pass: the lines of a file, documents × questions, chats × turns, else 100. */
+uint64_t workload_pass(const struct workload *w);
+
+/* "shared,in=2000,ask=40,out=64,documents=8,questions=4"; "bodies" for a file. */
+const char *workload_name(const struct workload *w);
+
+/* How a body at this path is answered. */
+enum prompt_api workload_api(const char *path);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT */
+#include "load/workload.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/nearest.h"
+#include "base/units.h"
+#include "load/draw.h"
+#include "workload_parts.h"
+
+enum kind { ALONE, MIX, SHARED, CHAT };
+
+struct profile {
+    const char *name;
+    enum kind kind;
+    uint32_t in, ask, out, groups, rounds;
+};
+
+/* in: the prompt, the document, or the chat's system message. */
+static const struct profile profiles[] = {
+    {"short", ALONE, 128, 0, 32, 1, 1},     {"long-in", ALONE, 4000, 0, 32, 1, 1},
+    {"long-out", ALONE, 128, 0, 512, 1, 1}, {"mix", MIX, 0, 0, 0, 1, 1},
+    {"shared", SHARED, 2000, 40, 64, 8, 4}, {"chat", CHAT, 400, 60, 64, 8, 4},
+};
+#define N_PROFILES (sizeof(profiles) / sizeof(profiles[0]))
+
+/* Of ten requests of the mix: the profiles of six, two and two. */
+static const uint8_t mixture[10] = {0, 0, 0, 0, 0, 0, 1, 1, 2, 2};
+
+/* What is drawn, each from its own state. */
+enum { WHAT_LENGTH = 1, WHAT_ORDER, WHAT_MIX, WHAT_TEXT, WHAT_ASK, WHAT_REPLY };
+
+struct workload {
+    struct profile p;
+    uint64_t seed;
+    bool stream;
+    char *model; /* as JSON */
+    char *name;
+    struct workload_line *lines; /* of a file */
+    uint64_t n_lines;
+};
+
+/* ---- profiles ---------------------------------------------------------------------- */
+
+struct key {
+    const char *name;
+    size_t at; /* in struct profile */
+    uint32_t kinds, most;
+};
+
+#define KEY(name, field, kinds, most)                                                    \
+    {                                                                                    \
+        name, offsetof(struct profile, field), kinds, most                               \
+    }
+#define IS(kind) (1u << (kind))
+
+static const struct key keys[] = {
+    KEY("in", in, IS(ALONE) | IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
+    KEY("ask", ask, IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
+    KEY("out", out, IS(ALONE) | IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
+    KEY("documents", groups, IS(SHARED), WORKLOAD_MAX_GROUPS),
+    KEY("questions", rounds, IS(SHARED), WORKLOAD_MAX_ROUNDS),
+    KEY("chats", groups, IS(CHAT), WORKLOAD_MAX_GROUPS),
+    KEY("turns", rounds, IS(CHAT), WORKLOAD_MAX_ROUNDS),
+};
+#define N_KEYS (sizeof(keys) / sizeof(keys[0]))
+
+static uint32_t *field_of(struct profile *p, const struct key *k)
+{
+    return (uint32_t *)(void *)((char *)p + k->at);
+}
+
+static int unknown_profile(const char *name, struct err *e)
+{
+    struct nearest n = nearest_to(name);
+    struct buf all = {0};
+    for (size_t i = 0; i < N_PROFILES; i++) {
+        nearest_offer(&n, profiles[i].name);
+        buf_printf(&all, "%s%s", i ? ", " : "", profiles[i].name);
+    }
+    const char *near = nearest_get(&n);
+    char *text = buf_take_str(&all);
+    err_set(e, ERR_INVALID, "unknown profile \"%s\"%s%s%s: there are %s", name,
+            near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "", text);
+    free(text);
+    return ERR_INVALID;
+}
+
+/* "key=N" of a profile. */
+static int take_key(struct profile *p, const char *word, struct err *e)
+{
+    const char *equals = strchr(word, '=');
+    const size_t len = equals ? (size_t)(equals - word) : strlen(word);
+    uint64_t n = 0;
+    for (size_t i = 0; i < N_KEYS; i++) {
+        if (!(keys[i].kinds & IS(p->kind)) || strlen(keys[i].name) != len ||
+            memcmp(keys[i].name, word, len) != 0)
+            continue;
+        if (!equals || !units_parse_count(equals + 1, &n) || n < 1 || n > keys[i].most)
+            return err_set(e, ERR_INVALID, "profile %s: %s is a number from 1 to %u",
+                           p->name, keys[i].name, keys[i].most);
+        *field_of(p, &keys[i]) = (uint32_t)n;
+        return 0;
+    }
+    return err_set(e, ERR_INVALID, "profile %s has no \"%.*s\"", p->name, (int)len, word);
+}
+
+static int parse_profile(struct profile *p, const char *text, struct err *e)
+{
+    char *copy = mem_strdup(text), *rest = copy;
+    const char *name = strsep(&rest, ",");
+    int rc = 0;
+    *p = (struct profile){0};
+    for (size_t i = 0; i < N_PROFILES; i++)
+        if (strcmp(profiles[i].name, name) == 0)
+            *p = profiles[i];
+    if (!p->name)
+        rc = unknown_profile(name, e);
+    while (rc == 0 && rest)
+        rc = take_key(p, strsep(&rest, ","), e);
+    free(copy);
+    return rc;
+}
+
+static char *name_of(struct profile *p)
+{
+    struct buf out = {0};
+    buf_append_str(&out, p->name);
+    for (size_t i = 0; i < N_KEYS; i++)
+        if (keys[i].kinds & IS(p->kind))
+            buf_printf(&out, ",%s=%u", keys[i].name, *field_of(p, &keys[i]));
+    return buf_take_str(&out);
+}
+
+/* ---- life -------------------------------------------------------------------------- */
+
+struct workload *workload_new(const struct workload_options *o, struct err *e)
+{
+    struct workload *w = mem_zalloc(sizeof(*w));
+    json_t *model = json_string(o->model ? o->model : "default");
+    int rc = model ? 0 : err_set(e, ERR_INVALID, "the model's name is not UTF-8");
+    w->seed = o->seed;
+    w->stream = o->stream;
+    w->model = model ? json_dumps(model, JSON_ENCODE_ANY) : NULL;
+    json_decref(model);
+    if (rc == 0 && o->file)
+        rc = workload_lines(o, &w->lines, &w->n_lines, e);
+    else if (rc == 0)
+        rc = parse_profile(&w->p, o->profile ? o->profile : "short", e);
+    if (rc) {
+        workload_free(w);
+        return NULL;
+    }
+    w->name = o->file ? mem_strdup("bodies") : name_of(&w->p);
+    return w;
+}
+
+void workload_free(struct workload *w)
+{
+    if (!w)
+        return;
+    for (uint64_t i = 0; i < w->n_lines; i++) {
+        free(w->lines[i].path);
+        free(w->lines[i].body);
+    }
+    free(w->lines);
+    free(w->model);
+    free(w->name);
+    free(w);
+}
+
+const char *workload_name(const struct workload *w)
+{
+    return w->name;
+}
+
+uint64_t workload_pass(const struct workload *w)
+{
+    if (w->lines)
+        return w->n_lines;
+    const uint64_t pass = (uint64_t)w->p.groups * w->p.rounds;
+    return pass > 1 || w->p.kind >= SHARED ? pass : 100;
+}
+
+enum prompt_api workload_api(const char *path)
+{
+    static const struct {
+        const char *end;
+        enum prompt_api api;
+    } ends[] = {
+        {"/chat/completions", PROMPT_CHAT}, {"/v1/completions", PROMPT_COMPLETIONS},
+        {"/completion", PROMPT_NATIVE},     {"/completions", PROMPT_NATIVE},
+        {"/v1/messages", PROMPT_MESSAGES},
+    };
+    const size_t len = strcspn(path, "?");
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        const size_t n = strlen(ends[i].end);
+        if (len >= n && memcmp(path + len - n, ends[i].end, n) == 0)
+            return ends[i].api;
+    }
+    return PROMPT_NONE;
+}
+
+/* ---- requests ---------------------------------------------------------------------- */
+
+/* Evenly from 3/4 to 5/4 of `aim`, at least 1: the same for both arms. */
+static uint32_t length_of(const struct workload *w, uint32_t aim, uint64_t i, uint64_t j)
+{
+    uint64_t state = draw_key(w->seed, WHAT_LENGTH, i, j);
+    const uint32_t n = aim - aim / 4 + draw_below(&state, aim / 2 + 1);
+    return n ? n : 1;
+}
+
+static void put_message(struct buf *out, const char *role, uint64_t state, uint32_t words)
+{
+    buf_printf(out, "{\"role\":\"%s\",\"content\":\"", role);
+    workload_words(out, state, words);
+    buf_append_str(out, "\"}");
+}
+
+static uint64_t text_key(const struct workload *w, uint32_t arm, uint64_t what,
+                         uint64_t i, uint64_t j)
+{
+    return draw_key(w->seed, what + 16 * arm, i, j);
+}
+
+/* Which of the groups has its turn at place `at` of a round: a shuffle by the seed. */
+static uint32_t group_at(const struct workload *w, uint64_t round, uint32_t at)
+{
+    const uint32_t n = w->p.groups;
+    uint32_t *order = mem_array(n, sizeof(*order));
+    uint64_t state = draw_key(w->seed, WHAT_ORDER, round, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t j = draw_below(&state, i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    const uint32_t group = order[at];
+    free(order);
+    return group;
+}
+
+static void make_alone(const struct workload *w, const struct profile *p, uint64_t i,
+                       uint32_t arm, struct buf *out, struct workload_request *rq)
+{
+    rq->in_tokens = length_of(w, p->in, i, 0);
+    rq->out_tokens = p->out;
+    put_message(out, "user", text_key(w, arm, WHAT_TEXT, i, 0), rq->in_tokens);
+}
+
+static void make_shared(const struct workload *w, uint32_t arm, struct buf *out,
+                        struct workload_request *rq)
+{
+    const uint32_t document = length_of(w, w->p.in, rq->group, 0),
+                   ask = length_of(w, w->p.ask, rq->group, 1 + rq->turn);
+    put_message(out, "system", text_key(w, arm, WHAT_TEXT, rq->group, 0), document);
+    buf_append_char(out, ',');
+    put_message(out, "user", text_key(w, arm, WHAT_ASK, rq->group, rq->turn), ask);
+    rq->in_tokens = document + ask;
+    rq->shared_tokens = rq->turn ? document : 0;
+}
+
+static void make_chat(const struct workload *w, uint32_t arm, struct buf *out,
+                      struct workload_request *rq)
+{
+    rq->in_tokens = length_of(w, w->p.in, rq->group, 0);
+    put_message(out, "system", text_key(w, arm, WHAT_TEXT, rq->group, 0), rq->in_tokens);
+    for (uint32_t turn = 0; turn <= rq->turn; turn++) {
+        const uint32_t ask = length_of(w, w->p.ask, rq->group, 1 + turn);
+        buf_append_char(out, ',');
+        put_message(out, "user", text_key(w, arm, WHAT_ASK, rq->group, turn), ask);
+        rq->in_tokens += ask;
+        if (turn == rq->turn)
+            break;
+        rq->shared_tokens = rq->in_tokens;
+        buf_append_char(out, ',');
+        put_message(out, "assistant", text_key(w, arm, WHAT_REPLY, rq->group, turn),
+                    w->p.out);
+        rq->in_tokens += w->p.out;
+    }
+}
+
+static void make_grouped(const struct workload *w, uint64_t i, uint32_t arm,
+                         struct buf *out, struct workload_request *rq)
+{
+    const uint64_t round = i / w->p.groups, set = round / w->p.rounds;
+    rq->group = set * w->p.groups + group_at(w, round, (uint32_t)(i % w->p.groups));
+    rq->turn = (uint32_t)(round % w->p.rounds);
+    rq->out_tokens = w->p.out;
+    if (w->p.kind == SHARED)
+        make_shared(w, arm, out, rq);
+    else
+        make_chat(w, arm, out, rq);
+}
+
+static void take_line(const struct workload *w, uint64_t i, struct buf *body,
+                      struct workload_request *rq)
+{
+    const struct workload_line *line = &w->lines[i % w->n_lines];
+    rq->path = line->path;
+    rq->api = workload_api(line->path);
+    buf_append_str(body, line->body);
+}
+
+void workload_make(const struct workload *w, uint64_t i, uint32_t arm, struct buf *body,
+                   struct workload_request *rq)
+{
+    uint64_t state = draw_key(w->seed, WHAT_MIX, i, 0);
+    const struct profile *p =
+        w->p.kind == MIX ? &profiles[mixture[draw_below(&state, 10)]] : &w->p;
+    *rq = (struct workload_request){
+        .path = WORKLOAD_CHAT, .api = PROMPT_CHAT, .group = WORKLOAD_ALONE};
+    buf_clear(body);
+    if (w->lines) {
+        take_line(w, i, body, rq);
+        return;
+    }
+    buf_printf(body, "{\"model\":%s,\"messages\":[", w->model);
+    if (p->kind == ALONE)
+        make_alone(w, p, i, arm, body, rq);
+    else
+        make_grouped(w, i, arm, body, rq);
+    buf_printf(body, "],\"max_tokens\":%u,\"temperature\":0", rq->out_tokens);
+    if (w->stream)
+        buf_append_str(body,
+                       ",\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+    buf_append_char(body, '}');
+}
