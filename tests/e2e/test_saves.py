@@ -143,11 +143,14 @@ class Unanswered(SaveCase):
         self.stored(gateway, document, "one")
         engine.reset_log()
         engine.hold("restore")
+        engine.hold("erase")   # or it could overtake on another connection
         with gateway.client() as client:
             client.send(chat_bytes(f"{document} two"))
             engine.wait_held("restore")
             engine.wait_for(lambda: "erase" in self.sent(engine), what="the erase")
             engine.release("restore")
+            engine.wait_for(lambda: engine.events("restore"), what="the restore's end")
+            engine.release("erase")
             self.assertEqual(client.read_answer().status, 200)
         gateway.wait_quiet()
         self.assertEqual(self.sent(engine)[:3], ["restore", "erase", "two"])

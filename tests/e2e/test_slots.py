@@ -125,23 +125,34 @@ class Queue(SlotCase):
             self.assertEqual(second.read_answer().status, 200)
         self.assert_clean()
 
-    def behind_a_save(self, engine, gateway, client, text):
-        """Sends it while the last prompt is being saved, then lets the save end."""
-        engine.wait_held("save")
-        client.send(chat_bytes(text, stream=True, max_tokens=70))
-        wait_until(lambda: gateway.stats()["total"]["states"]["queue"] == 1, "is waiting")
-        engine.release("save", 1)
-        self.assertEqual(client.read_answer().status, 200)
+    def next_turn(self, client, messages, text, waiting=lambda: None):
+        """Adds a question and its answer to a chat; calls `waiting` between them."""
+        messages.append({"role": "user", "content": text})
+        body = chat_body(messages, stream=True, max_tokens=70)
+        client.send(request_bytes("POST", CHAT, json.dumps(body).encode()))
+        waiting()
+        answer = client.read_answer()
+        self.assertEqual((answer.status, answer.complete), (200, True))
+        messages.append({"role": "assistant", "content": stream_text(answer.body)})
 
     def test_next_turn_finds_its_slot_though_that_was_being_saved(self):
         engine, gateway = self.pair(mode="store")
         engine.hold("save")
-        document = words(300, "being saved")
+
+        def let_the_save_end():
+            wait_until(lambda: gateway.in_state("queue") == 1, "is waiting")
+            engine.release("save", 1)
+
+        messages = []
         with gateway.client() as client:
-            client.send(chat_bytes(f"{document} turn 0", stream=True, max_tokens=70))
-            self.assertEqual(client.read_answer().status, 200)
+            # Savings are told of prompts no longer than one that was computed whole.
+            self.next_turn(client, [], words(1200, "long"))
+            engine.wait_held("save")
+            engine.release("save", 1)
+            self.next_turn(client, messages, words(300, "being saved"))
             for turn in range(1, 7):
-                self.behind_a_save(engine, gateway, client, f"{document} turn {turn}")
+                engine.wait_held("save")
+                self.next_turn(client, messages, f"turn {turn}", let_the_save_end)
                 self.assertGreater(engine.bodies(f"turn {turn}")[0].cache_n, 250, turn)
             engine.release("save")
         gateway.wait_quiet()

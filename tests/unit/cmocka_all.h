@@ -11,4 +11,11 @@
 
 #include <cmocka.h>
 
+/* With sanitizers all takes many times as long: what is repeated is repeated less. */
+#ifdef __SANITIZE_ADDRESS__
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 #endif

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <ftw.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +57,10 @@ void store_rig_settle(struct store_rig *r)
     for (int quiet = 0; quiet < 4; quiet++) { /* a deferred call may give them more */
         loop_defer(r->loop, stop, r->loop);
         loop_run(r->loop);
-        if (workers_pending(r->workers))
+        if (workers_pending(r->workers)) {
             quiet = -1;
+            sched_yield(); /* to them */
+        }
     }
 }
 

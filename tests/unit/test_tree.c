@@ -623,12 +623,6 @@ static void test_tree_fragments_used_together_become_one_run(void **state)
     tree_free(t);
 }
 
-#ifdef __SANITIZE_ADDRESS__
-#define ALLOCATOR_IS_REAL false
-#else
-#define ALLOCATOR_IS_REAL true
-#endif
-
 static size_t resident_bytes(void)
 {
     unsigned long pages = 0;
@@ -662,7 +656,7 @@ static void insert_unique(struct tree *t, uint32_t i)
 static void test_tree_memory_follows_the_live_tree(void **state)
 {
     (void)state;
-    if (!ALLOCATOR_IS_REAL)
+    if (SANITIZED)
         skip();
     struct tree *t = new_tree(20000, 0);
     size_t empty = mallinfo2().uordblks;

@@ -734,11 +734,20 @@ static void run_model(const struct setup *su, unsigned seed)
     free(x);
 }
 
+/* SEEDS=100 in the environment asks for more. */
+static unsigned seeds_wanted(void)
+{
+    const char *n = getenv("SEEDS");
+    return n ? (unsigned)strtoul(n, NULL, 10) : SANITIZED ? 1 : 3;
+}
+
 static void test_tree_behaves_like_a_flat_list_of_blocks(void **state)
 {
+    const unsigned seeds = seeds_wanted();
     (void)state;
+    assert_true(seeds > 0);
     for (size_t i = 0; i < sizeof(setups) / sizeof(setups[0]); i++)
-        for (unsigned seed = 1; seed <= 3; seed++)
+        for (unsigned seed = 1; seed <= seeds; seed++)
             run_model(&setups[i], seed);
 }
 
