@@ -14,7 +14,7 @@
 /* Exit statuses. */
 enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2 };
 
-#define CMD_MAX_FLAGS 16
+#define CMD_MAX_FLAGS 24
 
 /* A flag of a command: "--name VALUE" or "--name=VALUE", or a switch "--name". */
 struct cmd_flag {
@@ -53,7 +53,8 @@ int cmd_parse(const struct cmd *self, int argc, char **argv, const char **given)
 extern const struct cmd_flag cmd_serve_flags[], cmd_check_flags[], cmd_kvsize_flags[],
     cmd_lab_flags[], cmd_observe_flags[], cmd_lab_serve_flags[], cmd_store_ls_flags[],
     cmd_store_stat_flags[], cmd_store_verify_flags[], cmd_store_prune_flags[],
-    cmd_store_export_flags[], cmd_store_import_flags[], cmd_warm_flags[];
+    cmd_store_export_flags[], cmd_store_import_flags[], cmd_warm_flags[],
+    cmd_bench_flags[], cmd_bench_compare_flags[];
 int cmd_serve(const struct cmd *self, int argc, char **argv);
 int cmd_check(const struct cmd *self, int argc, char **argv);
 int cmd_warm(const struct cmd *self, int argc, char **argv);
@@ -68,6 +69,8 @@ int cmd_store_export(const struct cmd *self, int argc, char **argv);
 int cmd_store_import(const struct cmd *self, int argc, char **argv);
 int cmd_store_help(const struct cmd *self, int argc, char **argv);
 int cmd_observe(const struct cmd *self, int argc, char **argv);
+int cmd_bench(const struct cmd *self, int argc, char **argv);
+int cmd_bench_compare(const struct cmd *self, int argc, char **argv);
 int cmd_version(const struct cmd *self, int argc, char **argv);
 int cmd_help(const struct cmd *self, int argc, char **argv);
 

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: MIT */
+
+/* `incipit bench`: what clients of a service see under a load (docs/bench.md). */
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/units.h"
+#include "cmd/cmd.h"
+#include "load/draw.h"
+#include "load/report.h"
+#include "load/service.h"
+
+#define ASK_MS 5000
+#define OPEN_CONCURRENCY 500
+
+enum {
+    PROFILE,
+    BODIES,
+    REQUESTS,
+    DURATION,
+    CONCURRENCY,
+    RATE,
+    ARRIVALS,
+    WARMUP,
+    SEED,
+    MODEL,
+    NO_STREAM,
+    HEADER,
+    TIMEOUT,
+    AB,
+    JSON,
+    CSV
+};
+
+const struct cmd_flag cmd_bench_flags[] = {
+    [PROFILE] = {"--profile", "NAME[,KEY=N…]", NULL,
+                 "short, long-in, long-out, mix, shared, chat (short)"},
+    [BODIES] = {"--bodies", "FILE", NULL, "requests of your own, one JSON body a line"},
+    [REQUESTS] = {"--requests", "N", NULL, "of each side (one pass of the profile)"},
+    [DURATION] = {"--duration", "TIME", NULL, "send for so long: 30s, 5m"},
+    [CONCURRENCY] = {"--concurrency", "N", NULL,
+                     "requests under way (1; with --rate at most 500)"},
+    [RATE] = {"--rate", "R", NULL, "open loop: so many a second, answered or not"},
+    [ARRIVALS] = {"--arrivals", "KIND", NULL, "of --rate: poisson or constant (poisson)"},
+    [WARMUP] = {"--warmup", "N", NULL, "requests before, reported apart (0)"},
+    [SEED] = {"--seed", "N", NULL, "of words, lengths, arrivals (drawn, and told)"},
+    [MODEL] = {"--model", "NAME", NULL, "in the bodies (the first of /v1/models)"},
+    [NO_STREAM] = {"--no-stream", NULL, NULL, "answers in one piece: no time to first"},
+    [HEADER] = {"--header", "LINE|@FILE", NULL, "sent along; a file may hold several"},
+    [TIMEOUT] = {"--timeout", "TIME", NULL, "for the first byte, and between two (10m)"},
+    [AB] = {"--ab", "URL", NULL, "compare with this service, in turn"},
+    [JSON] = {"--json", "FILE", NULL, "write the report with all samples (- for stdout)"},
+    [CSV] = {"--csv", "FILE", NULL, "write a line for each request"},
+    {NULL, NULL, NULL, NULL},
+};
+
+struct bench {
+    const char **given;
+    struct runner_options o;
+    char *headers;
+    struct loop *loop;
+    struct service_facts facts;
+    struct workload *workload;
+    struct runner *runner;
+    bool shown; /* a line of progress is on the terminal */
+};
+
+/* ---- flags ------------------------------------------------------------------------- */
+
+static bool bad_flag(int flag, const char *value, const char *wanted)
+{
+    fprintf(stderr, "incipit bench: %s: \"%s\" is no %s\n", cmd_bench_flags[flag].name,
+            value, wanted);
+    return false;
+}
+
+static bool take_count(const char **given, int flag, uint64_t least, uint64_t most,
+                       uint64_t *out)
+{
+    char wanted[80];
+    snprintf(wanted, sizeof(wanted), "number from %" PRIu64 " to %" PRIu64, least, most);
+    if (!given[flag])
+        return true;
+    if (!units_parse_count(given[flag], out) || *out < least || *out > most)
+        return bad_flag(flag, given[flag], wanted);
+    return true;
+}
+
+static bool take_time(const char **given, int flag, uint64_t *ms)
+{
+    if (!given[flag] || (units_parse_ms(given[flag], ms) && *ms > 0))
+        return true;
+    return bad_flag(flag, given[flag], "time like 30s");
+}
+
+static bool take_rate(const char **given, struct runner_options *o)
+{
+    char *end = NULL;
+    const char *kind = given[ARRIVALS] ? given[ARRIVALS] : "poisson";
+    o->poisson = strcmp(kind, "poisson") == 0;
+    if (!o->poisson && strcmp(kind, "constant") != 0)
+        return bad_flag(ARRIVALS, kind, "kind: poisson, constant");
+    if (!given[RATE])
+        return true;
+    o->rate = strtod(given[RATE], &end);
+    if (end == given[RATE] || *end || !(o->rate >= 0.001 && o->rate <= RUNNER_MAX_RATE))
+        return bad_flag(RATE, given[RATE], "rate from 0.001 to 100000 a second");
+    return true;
+}
+
+static bool take_options(const char **given, struct runner_options *o)
+{
+    uint64_t concurrency = given[RATE] ? OPEN_CONCURRENCY : 1, now = clock_mono_us();
+    o->timeout_ms = 600000;
+    o->seed = draw_next(&now) >> 33;
+    if (!take_count(given, REQUESTS, 1, RUNNER_MAX_REQUESTS, &o->requests) ||
+        !take_count(given, CONCURRENCY, 1, RUNNER_MAX_CONCURRENCY, &concurrency) ||
+        !take_count(given, WARMUP, 0, RUNNER_MAX_REQUESTS, &o->warmup) ||
+        !take_count(given, SEED, 0, INT64_MAX, &o->seed) ||
+        !take_time(given, DURATION, &o->duration_ms) ||
+        !take_time(given, TIMEOUT, &o->timeout_ms) || !take_rate(given, o))
+        return false;
+    o->concurrency = (unsigned)concurrency;
+    if (given[PROFILE] && given[BODIES]) {
+        fprintf(stderr, "incipit bench: --profile and --bodies exclude each other\n");
+        return false;
+    }
+    return true;
+}
+
+/* Adds "Name: value"; false where it is none. */
+static bool add_header(struct buf *out, const char *line)
+{
+    const size_t name = strcspn(line, ": \t");
+    if (name == 0 || line[name] != ':')
+        return false;
+    for (const char *p = line; *p; p++)
+        if ((unsigned char)*p < ' ' && *p != '\t')
+            return false;
+    buf_printf(out, "%s\r\n", line);
+    return true;
+}
+
+static bool add_header_file(struct buf *out, const char *path)
+{
+    char *line = NULL;
+    size_t room = 0;
+    bool good = true;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    while (good && getline(&line, &room, f) >= 0) {
+        line[strcspn(line, "\r\n")] = '\0';
+        good = *line == '\0' || add_header(out, line);
+    }
+    free(line);
+    fclose(f);
+    return good;
+}
+
+/* What is wrong is not told: it may be a key. */
+static bool take_headers(struct bench *b)
+{
+    struct buf out = {0};
+    const char *h = b->given[HEADER];
+    const bool good =
+        !h || (*h == '@' ? add_header_file(&out, h + 1) : add_header(&out, h));
+    if (!good)
+        fprintf(stderr, "incipit bench: --header: no line \"Name: value\", or no file of "
+                        "such lines\n");
+    b->headers = buf_take_str(&out);
+    b->o.headers = b->headers;
+    return good;
+}
+
+/* ---- the run ----------------------------------------------------------------------- */
+
+/* What is left, by the pace so far; of a duration, by the clock. */
+static double seconds_left(const struct bench *b, const struct runner_progress *p)
+{
+    const double elapsed = (double)p->elapsed_us / 1e6;
+    double left = p->ended ? elapsed * (double)(p->planned - p->ended) / (double)p->ended
+                           : (double)NAN;
+    if (!p->warmup && b->o.duration_ms) {
+        const double clock = fmax((double)b->o.duration_ms / 1e3 - elapsed, 0);
+        left = isnan(left) || clock < left ? clock : left;
+    }
+    return left;
+}
+
+static void on_progress(void *arg, const struct runner_progress *p)
+{
+    struct bench *b = arg;
+    const double left = seconds_left(b, p);
+    fprintf(stderr, "\r%s: %" PRIu64 " of %" PRIu64 " ended, %" PRIu64 " under way, ",
+            p->warmup ? "warm-up" : "run", p->ended, p->planned, p->sent - p->ended);
+    if (isnan(left))
+        fprintf(stderr, "%.0f s\033[K", (double)p->elapsed_us / 1e6);
+    else
+        fprintf(stderr, "about %.0f s left\033[K", left);
+    fflush(stderr);
+    b->shown = true;
+}
+
+static void on_signal(void *arg)
+{
+    runner_stop(((struct bench *)arg)->runner);
+}
+
+/* A connection for each request under way needs a descriptor. */
+static void raise_descriptors(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0) {
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+static int prepare(struct bench *b, struct err *e)
+{
+    if (service_ask(b->loop, b->o.url[0], b->o.headers, ASK_MS, &b->facts, e))
+        return e->code;
+    const struct workload_options wo = {.profile = b->given[PROFILE],
+                                        .file = b->given[BODIES],
+                                        .model = b->given[MODEL] ? b->given[MODEL]
+                                                                 : b->facts.model,
+                                        .seed = b->o.seed,
+                                        .stream = !b->given[NO_STREAM]};
+    b->workload = workload_new(&wo, e);
+    if (!b->workload)
+        return e->code;
+    if (!b->o.requests)
+        b->o.requests =
+            b->o.duration_ms ? RUNNER_MAX_REQUESTS : workload_pass(b->workload);
+    b->runner = runner_new(b->loop, b->workload, &b->o, e);
+    return b->runner ? 0 : e->code;
+}
+
+/* ---- the results ------------------------------------------------------------------- */
+
+static int cannot_write(const char *path)
+{
+    fprintf(stderr, "incipit bench: %s cannot be written\n", path);
+    return CMD_FAILED;
+}
+
+static int write_json(const json_t *doc, const char *path)
+{
+    const size_t flags = JSON_COMPACT | JSON_REAL_PRECISION(12);
+    if (strcmp(path, "-") == 0) {
+        const int rc = json_dumpf(doc, stdout, flags);
+        printf("\n");
+        return rc ? cannot_write("standard output") : CMD_OK;
+    }
+    return json_dump_file(doc, path, flags) ? cannot_write(path) : CMD_OK;
+}
+
+static int write_csv(const struct report_input *in, const char *path)
+{
+    FILE *f = fopen(path, "we");
+    if (!f)
+        return cannot_write(path);
+    report_csv(in, f);
+    const bool good = !ferror(f);
+    return fclose(f) == 0 && good ? CMD_OK : cannot_write(path);
+}
+
+static int write_results(struct bench *b)
+{
+    const struct report_input in = {.runner = b->runner,
+                                    .options = &b->o,
+                                    .workload = b->workload,
+                                    .engine = b->facts.engine,
+                                    .model = b->given[MODEL] ? b->given[MODEL]
+                                                             : b->facts.model,
+                                    .stream = !b->given[NO_STREAM]};
+    const char *json = b->given[JSON], *csv = b->given[CSV];
+    json_t *doc = report_json(&in);
+    int status = json ? write_json(doc, json) : CMD_OK;
+    if (csv && write_csv(&in, csv) != CMD_OK)
+        status = CMD_FAILED;
+    if (!json || strcmp(json, "-") != 0)
+        report_print(doc, stdout);
+    json_decref(doc);
+    return status;
+}
+
+/* All sides have been answered, and nobody stopped it. */
+static bool was_good(const struct bench *b)
+{
+    for (unsigned i = 0; i < RUNNER_ARMS && b->o.url[i]; i++)
+        if (tally_count(runner_tally(b->runner, i, false), SAMPLE_COMPLETED) == 0)
+            return false;
+    return !runner_stopped(b->runner);
+}
+
+static int run_bench(struct bench *b)
+{
+    struct err e = {0};
+    int status = CMD_FAILED;
+    b->loop = loop_new();
+    if (!b->loop || prepare(b, &e)) {
+        fprintf(stderr, "incipit bench: %s\n", e.text);
+    } else {
+        raise_descriptors();
+        loop_on_signal(b->loop, SIGINT, on_signal, b);
+        loop_on_signal(b->loop, SIGTERM, on_signal, b);
+        if (isatty(STDERR_FILENO))
+            runner_on_progress(b->runner, on_progress, b);
+        runner_run(b->runner);
+        if (b->shown)
+            fprintf(stderr, "\r\033[K");
+        status = write_results(b);
+        if (!was_good(b))
+            status = CMD_FAILED;
+    }
+    runner_free(b->runner);
+    workload_free(b->workload);
+    service_facts_free(&b->facts);
+    loop_free(b->loop);
+    return status;
+}
+
+int cmd_bench(const struct cmd *self, int argc, char **argv)
+{
+    const char *given[CMD_MAX_FLAGS];
+    struct bench b = {.given = given};
+    const int n = cmd_parse(self, argc, argv, given);
+    if (n != 1) {
+        if (n >= 0)
+            cmd_usage(self, stderr);
+        return CMD_USAGE;
+    }
+    b.o.url[0] = argv[1];
+    b.o.url[1] = given[AB];
+    const int status =
+        take_options(given, &b.o) && take_headers(&b) ? run_bench(&b) : CMD_USAGE;
+    free(b.headers);
+    return status;
+}

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: MIT
+"""`incipit bench` as a process: in front of a service with known delays and faults, and of
+the gateway with the built-in engine."""
+
+import csv
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+
+from harness import PATIENCE_S, Case, Gateway, binary, wait_until
+from lab_engine import Lab
+from stub_service import (DONE, Stub, begin_stream, end_stream, event, reset, role,
+                          send_chunk, send_json, timed, usage)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def whole(stub, sock, number, body, tail=b""):
+    begin_stream(sock)
+    send_chunk(sock, role() + event({"content": "a"}) + event({"content": "b"}) + tail + DONE)
+    end_stream(sock)
+
+
+class BenchCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.need_gateway()
+
+    def stub(self, behave=whole):
+        stub = Stub(behave)
+        self.addCleanup(stub.close)
+        return stub
+
+    def path(self, name, text=None):
+        path = os.path.join(self.folder, name)
+        if text is not None:
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+        return path
+
+    def bench(self, *arguments, status=0):
+        done = subprocess.run([binary(), "bench", *map(str, arguments)], text=True,
+                              capture_output=True, stdin=subprocess.DEVNULL,
+                              timeout=4 * PATIENCE_S)
+        self.assertEqual(done.returncode, status, (done.stdout, done.stderr))
+        return done
+
+    def report(self, *arguments, status=0):
+        return json.loads(self.bench(*arguments, "--json", "-", status=status).stdout)
+
+
+class Clocks(BenchCase):
+    def test_times_are_at_least_the_delays(self):
+        stub = self.stub(timed(0.03, 0.01, 5))
+        arm = self.report(stub.url, "--requests", 6, "--concurrency", 3)["arms"][0]
+        samples = arm["samples"]
+        self.assertEqual(samples["index"], list(range(6)))
+        for first, ttft, total in zip(samples["first_ms"], samples["ttft_ms"],
+                                      samples["total_ms"]):
+            self.assertGreaterEqual(first, 30)
+            self.assertGreaterEqual(first, ttft)
+            self.assertGreaterEqual(total, 70)
+        self.assertEqual(arm["quantiles"]["gaps_ms"]["n"], 24)
+        self.assertEqual(sum(n for _, n in samples["gaps"]), 24)
+        self.assertEqual(arm["tokens"], {
+            "prompt": 600, "prompt_told": 6, "cached": 240, "cached_told": 6, "output": 30,
+            "output_told": 6, "hit_rate": 0.4, "aimed": arm["tokens"]["aimed"],
+            "shared_rate": 0})
+
+    def test_unknown_is_not_zero(self):
+        stub = self.stub()
+        arm = self.report(stub.url, "--requests", 2)["arms"][0]
+        self.assertIsNone(arm["tokens"]["hit_rate"])
+        self.assertIsNone(arm["tokens"]["prompt"])
+        self.assertIsNone(arm["throughput"]["output_tokens_per_s"])
+        self.assertIn("cached: not told", self.bench(stub.url, "--requests", 2).stdout)
+
+    def test_known_of_some_is_told_as_that(self):
+        def behave(stub, sock, number, body):
+            whole(stub, sock, number, body, usage(100, 50, 2) if number else b"")
+        stub = self.stub(behave)
+        done = self.bench(stub.url, "--requests", 4)
+        self.assertIn("cached: 50.0 %", done.stdout)
+        self.assertIn("told by 3 of 4 requests", done.stdout)
+        self.assertIn("output tokens not known of all", done.stdout)
+
+    def test_open_loop_sends_though_nothing_is_answered(self):
+        def behave(stub, sock, number, body):
+            if number == 9:
+                stub.released.set()
+            stub.released.wait(PATIENCE_S)
+            whole(stub, sock, number, body)
+        stub = self.stub(behave)
+        report = self.report(stub.url, "--rate", 200, "--requests", 10, "--seed", 4)
+        self.assertEqual(report["arms"][0]["outcomes"]["completed"], 10)
+        self.assertEqual(report["settings"]["arrivals"], "poisson")
+
+    def test_answers_in_one_piece_have_no_first_token(self):
+        stub = self.stub(lambda stub, sock, n, body: send_json(sock, 200, {
+            "choices": [{"message": {"content": "x"}}], "usage": {
+                "prompt_tokens": 8, "completion_tokens": 3}}))
+        arm = self.report(stub.url, "--requests", 3, "--no-stream")["arms"][0]
+        self.assertNotIn("stream", stub.requests[0])
+        self.assertEqual(arm["quantiles"]["ttft_ms"]["n"], 0)
+        self.assertIsNone(arm["quantiles"]["ttft_ms"]["p50"])
+        self.assertEqual(arm["quantiles"]["total_ms"]["n"], 3)
+        self.assertEqual(arm["tokens"]["output"], 9)
+
+
+class Outcomes(BenchCase):
+    def test_each_is_told_apart(self):
+        def behave(stub, sock, number, body):
+            if number in (0, 1, 2):
+                send_json(sock, (429, 503, 429)[number], {"error": {"message": "no"}})
+            elif number == 3:
+                begin_stream(sock)
+                send_chunk(sock, event({"content": "a"}))   # and the connection ends
+            elif number == 4:
+                begin_stream(sock)
+                send_chunk(sock, event({"content": "a"}))
+                end_stream(sock)                            # well framed, no last event
+            elif number == 5:
+                reset(sock)
+            else:
+                whole(stub, sock, number, body)
+        stub = self.stub(behave)
+        path = self.path("a.csv")
+        outcomes = self.report(stub.url, "--requests", 8, "--csv", path)["arms"][0]["outcomes"]
+        self.assertEqual(outcomes, {
+            "sent": 8, "completed": 2, "refused": 3, "interrupted": 2, "failed": 1,
+            "pending": 0, "statuses": {"429": 2, "503": 1}, "errors": {"closed": 1}})
+        with open(path, encoding="ascii", newline="") as f:
+            rows = list(csv.DictReader(f))
+        self.assertEqual([r["outcome"] for r in rows], [
+            *["refused"] * 3, "interrupted", "interrupted", "failed", *["completed"] * 2])
+        self.assertEqual([r["status"] for r in rows[:3]], ["429", "503", "429"])
+        self.assertEqual(rows[0]["ttft_ms"], "")
+        self.assertGreater(float(rows[7]["total_ms"]), 0)
+
+    def test_nothing_completed_is_a_failure(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        report = self.report(f"http://127.0.0.1:{port}", "--requests", 2, status=1)
+        self.assertEqual(report["arms"][0]["outcomes"]["errors"], {"refused": 2})
+        self.assertIsNone(report["engine"])
+
+    def test_what_stalls_is_given_up(self):
+        def behave(stub, sock, number, body):
+            stub.released.wait(PATIENCE_S)
+        stub = self.stub(behave)
+        report = self.report(stub.url, "--requests", 1, "--timeout", "50ms", status=1)
+        self.assertEqual(report["arms"][0]["outcomes"]["errors"], {"timeout": 1})
+
+    def interrupt(self, number, *flags):
+        def behave(stub, sock, n, body):
+            if n < 3:
+                whole(stub, sock, n, body)
+            else:
+                stub.released.wait(PATIENCE_S)
+        stub, path = self.stub(behave), self.path("a.json")
+        child = subprocess.Popen(
+            [binary(), "bench", stub.url, "--requests", "50", "--concurrency", "2", "--json",
+             path, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_until(lambda: len(stub.requests) == 5, "five requests")
+            child.send_signal(number)
+            output, errors = child.communicate(timeout=PATIENCE_S)
+        finally:
+            child.kill()
+        self.assertEqual(child.returncode, 1, errors)
+        with open(path, encoding="utf-8") as f:
+            return output, json.load(f)
+
+    def test_an_interrupt_keeps_what_was_measured(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            output, report = self.interrupt(number)
+            self.assertTrue(report["stopped"])
+            self.assertEqual(report["arms"][0]["outcomes"]["completed"], 3)
+            self.assertEqual(report["arms"][0]["outcomes"]["pending"], 2)
+            self.assertEqual(report["arms"][0]["quantiles"]["ttft_ms"]["n"], 3)
+            self.assertIn("Stopped by a signal", output)
+
+    def test_an_interrupt_of_the_warm_up_ends_the_run(self):
+        output, report = self.interrupt(signal.SIGINT, "--warmup", "10")
+        self.assertEqual(report["warmup"][0]["outcomes"]["completed"], 3)
+        self.assertEqual(report["arms"][0]["outcomes"]["sent"], 0)
+        self.assertIn("Stopped by a signal", output)
+
+
+class Requests(BenchCase):
+    def test_model_and_headers_are_sent(self):
+        stub = self.stub()
+        self.bench(stub.url, "--requests", 1, "--header", "Authorization: Bearer x")
+        path = self.path("h", "X-A: 1\n\nX-B: 2\n")
+        self.bench(stub.url, "--requests", 1, "--header", "@" + path, "--model", "other")
+        self.assertEqual([r["model"] for r in stub.requests], ["stub-model", "other"])
+        self.assertIn("Authorization: Bearer x\r\n", stub.headers[0])
+        self.assertIn("X-A: 1\r\nX-B: 2\r\n", stub.headers[1])
+
+    def test_a_seed_repeats_the_requests(self):
+        stub = self.stub()
+        for seed in (3, 3, 4):
+            self.bench(stub.url, "--profile", "mix", "--requests", 4, "--seed", seed)
+        self.assertEqual(stub.requests[:4], stub.requests[4:8])
+        self.assertNotEqual(stub.requests[:4], stub.requests[8:])
+
+    def test_without_a_seed_nothing_is_known_from_before(self):
+        stub = self.stub()
+        seeds = {self.report(stub.url, "--requests", 1)["settings"]["seed"] for _ in range(3)}
+        self.assertEqual(len(seeds), 3)
+
+    def test_bodies_of_a_file(self):
+        stub, lines = self.stub(), [{"messages": [{"role": "user", "content": "x"}], "k": 1},
+                                    {"body": {"messages": [], "model": "m"}}]
+        path = self.path("b.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
+        report = self.report(stub.url, "--bodies", path)
+        self.assertEqual(report["arms"][0]["outcomes"]["completed"], 2)
+        more = {"stream": True, "stream_options": {"include_usage": True}}
+        self.assertEqual(stub.requests, [{**lines[0], "model": "stub-model", **more},
+                                         {**lines[1]["body"], **more}])
+
+    def test_what_is_wrong_is_said(self):
+        path = self.path("b.jsonl", "{}\n")
+        url = "http://127.0.0.1:1"
+        for status, words, *flags in (
+                (2, "rate from", "--rate", "0"), (2, "rate from", "--rate", "nan"),
+                (2, "from 1 to 10000", "--concurrency", "10001"),
+                (2, "no kind: poisson", "--arrivals", "x"),
+                (2, "time like 30s", "--duration", "5"),
+                (2, "no line \"Name: value\"", "--header", "x"),
+                (2, "exclude each other", "--profile", "mix", "--bodies", path),
+                (1, "did you mean \"chat\"", "--profile", "chatt"),
+                (1, "b.jsonl:1:", "--bodies", path)):
+            with self.subTest(flags=flags):
+                self.assertIn(words, self.bench(url, *flags, status=status).stderr)
+        self.assertIn("only http://", self.bench("https://x", status=1).stderr)
+        self.assertIn("cannot be written", self.bench(
+            self.stub().url, "--requests", 1, "--csv", self.path("no/a"), status=1).stderr)
+
+
+class Reports(BenchCase):
+    def test_no_host_and_no_text_is_in_a_report(self):
+        stub = self.stub()
+        paths = [self.path("a.json"), self.path("a.csv")]
+        self.bench(stub.url, "--requests", 3, "--json", paths[0], "--csv", paths[1])
+        words = stub.requests[0]["messages"][0]["content"]
+        for path in paths:
+            with open(path, encoding="utf-8") as f:
+                text = f.read()
+            for secret in (socket.gethostname(), "127.0.0.1", str(stub.port), words[:40]):
+                self.assertNotIn(secret, text)
+
+    def test_the_fields_are_those_of_the_manual(self):
+        stub = self.stub()
+        report = self.report(stub.url, "--ab", stub.url, "--requests", 5, "--warmup", 1,
+                             "--rate", 100)
+        names = set()
+
+        def walk(value):
+            for k, v in value.items() if isinstance(value, dict) else ():
+                names.add(k)
+                walk(v)
+            for v in value if isinstance(value, list) else ():
+                walk(v)
+        walk(report)
+        with open(os.path.join(ROOT, "docs/bench.md"), encoding="utf-8") as f:
+            manual = f.read()
+        self.assertEqual([n for n in sorted(names) if f"`{n}`" not in manual], [])
+
+    def test_progress_is_for_terminals(self):
+        stub = self.stub(timed(0.7, 0, 1))
+        ours, theirs = pty.openpty()
+        done = subprocess.run([binary(), "bench", stub.url, "--requests", "1"],
+                              stdout=subprocess.PIPE, stderr=theirs, timeout=PATIENCE_S)
+        os.close(theirs)
+        text = os.read(ours, 4096).decode()
+        os.close(ours)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("run: 0 of 1 ended, 1 under way", text)
+        self.assertEqual(self.bench(stub.url, "--requests", 1).stderr, "")
+
+
+class Comparisons(BenchCase):
+    def test_two_services_in_turn(self):
+        fast, slow = self.stub(timed(0.0, 0.0, 2)), self.stub(timed(0.15, 0.0, 2))
+        report = self.report(fast.url, "--ab", slow.url, "--requests", 8)
+        mean = report["contrasts"]["ttft_ms"]["mean"]
+        self.assertTrue(mean["seen"])
+        self.assertGreater(mean["low"], 0)
+        self.assertEqual([a["outcomes"]["completed"] for a in report["arms"]], [8, 8])
+        self.assertEqual(len(fast.requests), 8)
+        lengths = [[len(r["messages"][0]["content"].split()) for r in s.requests]
+                   for s in (fast, slow)]
+        self.assertEqual(*lengths)
+        self.assertNotEqual(fast.requests[0], slow.requests[0])
+
+    def test_two_runs(self):
+        paths = []
+        for i, delay in enumerate((0.0, 0.15)):
+            paths.append(self.path(f"{i}.json"))
+            self.bench(self.stub(timed(delay, 0.0, 2)).url, "--requests", 8, "--seed", 1,
+                       "--concurrency", 1 + i, "--json", paths[i])
+        changed = json.loads(self.bench("compare", *paths, "--json").stdout)
+        self.assertTrue(changed["paired"])
+        self.assertEqual(changed["settings"], {"concurrency": [1, 2]})
+        self.assertTrue(changed["contrasts"]["ttft_ms"]["median"]["seen"])
+        same = self.bench("compare", paths[0], paths[0]).stdout
+        self.assertEqual(same.count("no difference seen"), 8)
+        self.assertIn("The same requests, compared in pairs.", same)
+        self.assertNotIn("set up differently", same)
+
+    def test_what_is_no_report_is_refused(self):
+        good, bad = self.path("a.json"), self.path("b.json", "{\"schema\": \"x\"}")
+        self.bench(self.stub().url, "--requests", 2, "--json", good)
+        self.assertIn("first file: no report",
+                      self.bench("compare", bad, good, status=1).stderr)
+        with open(good, encoding="utf-8") as f:
+            doc = json.load(f)
+        doc["arms"][0]["samples"]["ttft_ms"].pop()
+        self.assertIn("missing or damaged", self.bench(
+            "compare", good, self.path("c.json", json.dumps(doc)), status=1).stderr)
+        self.assertIn("b2.json", self.bench(
+            "compare", good, self.path("b2.json", "{"), status=1).stderr)
+
+
+class ThroughTheGateway(BenchCase):
+    def test_shared_documents_are_reused(self):
+        lab = Lab(os.path.join(self.folder, "slots"), slots=1)
+        os.makedirs(os.path.join(self.folder, "slots"), mode=0o700)
+        lab.start()
+        self.addCleanup(lab.stop)
+        gateway = Gateway(self.folder, lab.url)
+        self.gateways.append(gateway)
+        gateway.start()
+        gateway.wait_ready("store")
+        url = f"http://127.0.0.1:{gateway.port}"
+        report = self.report(url, "--profile", "shared,documents=3,questions=3,in=80,ask=5,"
+                             "out=4", "--seed", 1, "--warmup", 3)
+        arm = report["arms"][0]
+        self.assertEqual(arm["outcomes"]["completed"], 9)
+        self.assertEqual(report["warmup"][0]["outcomes"]["completed"], 3)
+        self.assertLess(report["warmup"][0]["tokens"]["hit_rate"], 0.1)
+        self.assertGreater(arm["tokens"]["hit_rate"], 0.3)
+        self.assertEqual(arm["tokens"]["cached_told"], 9)
+        self.assertEqual(gateway.total("requests"), 1 + 3 + 9)   # the first asks for models
