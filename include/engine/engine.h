@@ -111,6 +111,7 @@ struct replica_options {
         second_sight; /* of a prompt only the start that one before it shared is stored */
     uint32_t min_tokens;   /* shorter prompts are not stored */
     uint64_t max_stall_ms; /* longest save that may make others wait */
+    bool save_first;       /* a request may wait for the save of what it overwrites */
     uint64_t retry_ms;     /* until an engine that could not restore is tried again */
     uint64_t slot_ms;      /* for the engine to save, restore or erase a slot */
     bool observe;          /* pass everything on unchanged, whatever the engine can do */
@@ -222,8 +223,9 @@ struct job {
     bool asked;                        /* they were, or are */
     bool provisional;                  /* in the queue until they have answered */
     uint64_t since_us;
-    int wants_slot; /* pinned by the client; -1: any */
-    bool wants_all; /* several answers: every slot */
+    int wants_slot;   /* pinned by the client; -1: any */
+    bool wants_all;   /* several answers: every slot */
+    bool saved_first; /* it has waited for a save of what it overwrites */
 };
 
 /* The gateway's calls; they go to the driver, or wait while the engine is looked at. */

@@ -88,6 +88,7 @@ struct options {
     uint64_t store_max_pinned; /* hundredths of a percent of what may be stored */
     bool store_save;
     uint64_t store_max_stall_ms;
+    bool store_save_first;
     char *store_key_file;
     char *store_redis_url; /* "": none */
     char *store_redis_user;

@@ -136,7 +136,7 @@ void replica_admit(struct replica *r, struct job *job)
 {
     memset(&job->plan, 0, sizeof(job->plan));
     job->plan.slot = -1;
-    job->sent = false;
+    job->sent = job->saved_first = false;
     job->engine = NULL;
     job->discovery = NULL;
     job->asked = false;

@@ -294,6 +294,7 @@ void llama_restore_failed(struct llama *l, enum restore_failure why, const char 
 /* llamacpp_save.c */
 void llama_save_kept(struct llama *l); /* the first that has to be, if any */
 void llama_save_best(struct llama *l); /* if any is to be saved now */
+bool llama_save_first(struct llama *l, struct llama_slot *s, struct job *job);
 void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why);
 void llama_stalled(struct llama *l, double ms);
 void llama_emptied(struct llama *l, const struct llama_slot *but);

@@ -446,6 +446,10 @@ static bool place(struct llama *l, struct job *job)
     if (c.slot >= 0) {
         struct llama_slot *s = &l->slots[c.slot];
         const uint32_t resident = slots[c.slot].resident_tokens;
+        if (resident < s->tokens / 2 && llama_save_first(l, s, job)) {
+            tree_mark_clear(cache_tree(l->r->cache), &p.hit.at);
+            return false;
+        }
         /* With other adapters than before the engine drops what is in the slot. */
         const bool kept = hash128_eq(s->adapters, adapters_of(l, job));
         llama_dequeue(l, job);

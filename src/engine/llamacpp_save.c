@@ -2,9 +2,10 @@
 #include "llamacpp_internal.h"
 
 /*
- * When is which slot saved? Never while a request waits, one at a time, the most valuable
- * first, weighed each time anew (route/plan.h). Between two saves the queue is looked at:
- * who came during one waits for that one and for no other.
+ * When is which slot saved? Not while a request waits, but for what that one is about to
+ * overwrite; one at a time, the most valuable first, weighed each time anew
+ * (route/plan.h). Between two saves the queue is looked at: who came during one waits for
+ * that one and for no other.
  *
  * All that is not saved yet is in the same danger: a new prompt is put where least is
  * lost, so what is worth most is overwritten last as well.
@@ -72,6 +73,11 @@ static struct plan_save question(const struct llama *l, const struct llama_slot 
     return q;
 }
 
+static bool may_save_first(const struct llama *l)
+{
+    return l->store_on && l->r->o.save && l->r->o.save_first && !l->binding.active;
+}
+
 static double own_ms(const struct plan_save *q)
 {
     return (double)q->all_tokens * (double)q->token_bytes / q->save_bytes_per_ms;
@@ -127,6 +133,26 @@ void llama_save_kept(struct llama *l)
             return;
         }
     }
+}
+
+/*
+ * A job is about to overwrite what is not saved yet. It waits for that save where what
+ * would be lost is worth more than the wait of all who are here, and never longer than
+ * max_stall; once, since the save may fail. Without this a client that asks again as soon
+ * as it is answered, with another prompt, would leave no time to save anything.
+ */
+bool llama_save_first(struct llama *l, struct llama_slot *s, struct job *job)
+{
+    if (job->saved_first || !s->unsaved || !may_save_first(l))
+        return false;
+    const struct plan_save q = question(l, s);
+    const struct plan_save_choice c = plan_save_first(&q, l->r->queued);
+    if (c.when != PLAN_SAVE_NOW ||
+        !llama_scratch_room(l, slotfile_size(l->frame, s->tokens)))
+        return false;
+    job->saved_first = true;
+    llama_save(l, s);
+    return true;
 }
 
 void llama_save_best(struct llama *l)

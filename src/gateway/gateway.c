@@ -172,6 +172,7 @@ static int open_replica(struct gateway *g, size_t i, struct err *e)
         .second_sight = o->store_admission == OPTIONS_SECOND_SIGHT,
         .min_tokens = (uint32_t)o->store_min_tokens,
         .max_stall_ms = o->store_max_stall_ms,
+        .save_first = o->store_save_first,
         .retry_ms = o->store_retry_ms,
         .slot_ms = o->timeouts_slot_ms,
         .upstream = {.connect_ms = o->timeouts_connect_ms,

@@ -77,6 +77,8 @@ static const struct options_row rows[] = {
      "Bytes of saved blocks in RAM: before the folder, or all there is without one."},
     {"store.save", SWITCH, AT(store_save), "on", 0, 0, NULL,
      "Whether new blocks are saved; off restores what is there and adds nothing."},
+    {"store.save_first", SWITCH, AT(store_save_first), "on", 0, 0, NULL,
+     "Whether a request waits for the save of what it overwrites, where that pays."},
     {"store.max_stall", TIME, AT(store_max_stall_ms), "250ms", 1, HOUR / 60, NULL,
      "Longest save that may make a request wait; longer ones need as long a quiet."},
     {"store.max_pinned", PERCENT, AT(store_max_pinned), "50%", 0, 10000, NULL,

@@ -148,3 +148,15 @@ struct plan_save_choice plan_save(const struct plan_save *s)
     }
     return c;
 }
+
+struct plan_save_choice plan_save_first(const struct plan_save *s, unsigned waiting)
+{
+    const double stall_ms =
+        (double)s->all_tokens * (double)s->token_bytes / s->save_bytes_per_ms;
+    struct plan_save_choice c = {.when = PLAN_SAVE_NOT_WORTH};
+    c.value_ms = s->new_tokens * s->reuse * (s->ms_per_token - s->restore_ms_per_token);
+    if (s->new_tokens >= s->block_tokens && s->stalled_ms + stall_ms <= s->max_stall_ms &&
+        stall_ms * (s->busy_slots + waiting) < c.value_ms)
+        c.when = PLAN_SAVE_NOW;
+    return c;
+}

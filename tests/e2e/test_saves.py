@@ -73,8 +73,9 @@ class When(SaveCase):
         self.assertGreater(first["tokens"], second["tokens"])
         self.assert_clean()
 
-    def test_nothing_is_saved_while_somebody_waits(self):
-        engine, gateway = self.pair(mode="store", slots=1)
+    def one_behind_another(self, config):
+        """One slot, and two prompts without a pause: what was sent, in order."""
+        engine, gateway = self.pair({"store": config}, mode="store", slots=1)
         engine.hold("head")
         with gateway.client() as one, gateway.client() as two:
             one.send(chat_bytes(words(300, "one") + " one"))
@@ -84,10 +85,19 @@ class When(SaveCase):
             engine.release("head")
             self.assertEqual([c.read_answer().status for c in (one, two)], [200, 200])
         gateway.wait_quiet()
-        self.assertEqual(self.sent(engine), ["one", "two", "save"])
+        self.assert_clean()
+        return gateway, self.sent(engine)
+
+    def test_who_overwrites_what_is_worth_a_save_waits_for_it(self):
+        gateway, sent = self.one_behind_another({"save_first": "on"})
+        self.assertEqual(sent, ["one", "save", "two", "save"])
+        self.assertEqual(self.skipped(gateway), {})
+
+    def test_nothing_is_saved_first_where_that_is_switched_off(self):
+        gateway, sent = self.one_behind_another({"save_first": "off"})
+        self.assertEqual(sent, ["one", "two", "save"])
         self.assertEqual(self.skipped(gateway), {"overwritten": 1})
         self.assertEqual(gateway.metric("incipit_saves_skipped_total", reason="overwritten"), 1)
-        self.assert_clean()
 
     def test_next_turn_overwrites_nothing(self):
         engine, gateway = self.pair(mode="store", slots=1)

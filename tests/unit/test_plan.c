@@ -360,6 +360,26 @@ static void test_save_that_others_would_stand_still_for_is_weighed(void **state)
     assert_when(s, PLAN_SAVE_LATER);
 }
 
+static void test_save_before_overwriting_makes_all_wait(void **state)
+{
+    (void)state;
+    struct plan_save s = save_of(200, 199); /* worth 200 ms, takes 199 */
+    assert_int_equal(plan_save_first(&s, 1).when, PLAN_SAVE_NOW);
+    assert_int_equal(plan_save_first(&s, 2).when, PLAN_SAVE_NOT_WORTH);
+    s.all_tokens = 99;
+    assert_int_equal(plan_save_first(&s, 2).when, PLAN_SAVE_NOW);
+    s.busy_slots = 1;
+    assert_int_equal(plan_save_first(&s, 2).when, PLAN_SAVE_NOT_WORTH);
+    s = save_of(2000, 250); /* the cap */
+    assert_int_equal(plan_save_first(&s, 1).when, PLAN_SAVE_NOW);
+    s.stalled_ms = 1;
+    assert_int_equal(plan_save_first(&s, 1).when, PLAN_SAVE_NOT_WORTH);
+    s = save_of(2000, 251);
+    assert_int_equal(plan_save_first(&s, 1).when, PLAN_SAVE_NOT_WORTH);
+    s = save_of(s.block_tokens - 1, 1);
+    assert_int_equal(plan_save_first(&s, 1).when, PLAN_SAVE_NOT_WORTH);
+}
+
 static void test_arrivals_speak_against_a_save_until_it_is_quiet(void **state)
 {
     (void)state;
@@ -470,6 +490,7 @@ int main(void)
         TEST(less_than_a_block_is_not_saved),
         TEST(value_is_what_a_restore_would_spare),
         TEST(save_that_others_would_stand_still_for_is_weighed),
+        TEST(save_before_overwriting_makes_all_wait),
         TEST(arrivals_speak_against_a_save_until_it_is_quiet),
         TEST(save_above_the_cap_needs_as_long_a_quiet),
         TEST(save_many_times_the_cap_is_never_made),
