@@ -28,7 +28,7 @@ class Kinds:
     def test_cores_and_batches_share(self):
         engine, gateway = self.taught()
         first = self.fingerprint(gateway)
-        for options in ({"threads": 2}, {"batch": 256}, {"batch": 2048, "ctx": 8192},
+        for options in ({"threads": 2, "batch": 2048, "ctx": 8192},
                         {"batch": 64, "params": {"n_ubatch": 64}}):
             engine, gateway = self.restart(engine, gateway, **options)
             self.assertEqual(self.fingerprint(gateway), first, options)
@@ -38,7 +38,7 @@ class Kinds:
         """Told nowhere; only the answers show them."""
         engine, gateway = self.taught()
         seen = [self.fingerprint(gateway)]
-        for params in ({"rope_freq_base": 1e6}, {"rope_freq_scale": 0.5},
+        for params in ({"rope_freq_base": 1e6},
                        {"rope_scaling_type": ROPE + "YARN", "rope_freq_scale": 0.25,
                         "yarn_orig_ctx": 2048}):
             engine, gateway = self.restart(engine, gateway, params=params)
