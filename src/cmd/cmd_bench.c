@@ -274,14 +274,20 @@ static int write_csv(const struct report_input *in, const char *path)
     return fclose(f) == 0 && good ? CMD_OK : cannot_write(path);
 }
 
+/* Some engines name a model by its file: the folders are nobody's business. */
+static const char *model_name(const struct bench *b)
+{
+    const char *name = b->given[MODEL] ? b->given[MODEL] : b->facts.model;
+    return name && name[0] == '/' ? strrchr(name, '/') + 1 : name;
+}
+
 static int write_results(struct bench *b)
 {
     const struct report_input in = {.runner = b->runner,
                                     .options = &b->o,
                                     .workload = b->workload,
                                     .engine = b->facts.engine,
-                                    .model = b->given[MODEL] ? b->given[MODEL]
-                                                             : b->facts.model,
+                                    .model = model_name(b),
                                     .stream = !b->given[NO_STREAM]};
     const char *json = b->given[JSON], *csv = b->given[CSV];
     json_t *doc = report_json(&in);

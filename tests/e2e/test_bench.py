@@ -29,8 +29,8 @@ class BenchCase(Case):
         super().setUp()
         self.need_gateway()
 
-    def stub(self, behave=whole):
-        stub = Stub(behave)
+    def stub(self, behave=whole, **more):
+        stub = Stub(behave, **more)
         self.addCleanup(stub.close)
         return stub
 
@@ -243,14 +243,16 @@ class Requests(BenchCase):
 
 class Reports(BenchCase):
     def test_no_host_and_no_text_is_in_a_report(self):
-        stub = self.stub()
+        stub = self.stub(model="/home/me/model.gguf")
         paths = [self.path("a.json"), self.path("a.csv")]
         self.bench(stub.url, "--requests", 3, "--json", paths[0], "--csv", paths[1])
         words = stub.requests[0]["messages"][0]["content"]
+        self.assertEqual(stub.requests[0]["model"], stub.model)
         for path in paths:
             with open(path, encoding="utf-8") as f:
                 text = f.read()
-            for secret in (socket.gethostname(), "127.0.0.1", str(stub.port), words[:40]):
+            for secret in (socket.gethostname(), "127.0.0.1", str(stub.port), words[:40],
+                           "/home"):
                 self.assertNotIn(secret, text)
 
     def test_the_fields_are_those_of_the_manual(self):

@@ -31,7 +31,8 @@ DONE = b"data: [DONE]\n\n"
 class Stub:
     """`behave(stub, conn, number, body)` answers request `number` (from 0)."""
 
-    def __init__(self, behave):
+    def __init__(self, behave, model="stub-model"):
+        self.model = model
         self.behave, self.requests, self.lock = behave, [], threading.Lock()
         self.headers, self.released = [], threading.Event()
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -71,7 +72,7 @@ class Stub:
 
     def _answer(self, sock, head, body):
         if head.startswith(b"GET "):
-            send_json(sock, 200, {"data": [{"id": "stub-model", "owned_by": "stub"}]})
+            send_json(sock, 200, {"data": [{"id": self.model, "owned_by": "stub"}]})
             return
         with self.lock:
             number = len(self.requests)

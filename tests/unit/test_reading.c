@@ -136,6 +136,8 @@ static void test_outcomes(void **state)
         {200, true, TEXT("a"), ERR_CLOSED, SAMPLE_INTERRUPTED},
         {200, true, TEXT("a") "data: {\"error\":{\"message\":\"x\"}}\n\n", 0,
          SAMPLE_INTERRUPTED},
+        {200, true, TEXT("a") "data: {\"error\":{\"message\":\"x\"}}\n\n" DONE, 0,
+         SAMPLE_INTERRUPTED},
         {200, false, "{\"choices\":[{\"mess", 0, SAMPLE_INTERRUPTED},
         {429, false, "{\"error\":{}}", 0, SAMPLE_REFUSED},
         {503, false, "", ERR_CLOSED, SAMPLE_REFUSED},
