@@ -26,6 +26,7 @@
     X(LAB_RESET, "reset")                     /* a reset instead of an answer */         \
     X(LAB_WRONG_COUNTS, "wrong-counts")       /* says 1,000 more tokens were reused */   \
     X(LAB_NO_REUSE, "no-reuse-after-restore") /* as sliding-window models do */          \
+    X(LAB_RECURRENT, "recurrent")             /* as recurrent models do */               \
     X(LAB_NO_SLOTS, "no-slots")               /* GET /slots: 501 */
 
 enum lab_misbehaviour {

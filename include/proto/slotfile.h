@@ -72,6 +72,16 @@ int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e);
 int slotfile_parse_any(struct slotfile *f, struct slice bytes, uint32_t **order,
                        struct err *e);
 
+/*
+ * The file of a model with recurrent layers, with or without attention layers beside
+ * them: it cannot be cut, but put back whole. Only what proves that it is one is read,
+ * the bytes of its state are not. Of `f` tokens and frame are set (n_layers is 0 without
+ * attention; an empty slot has no tokens), order is NULL. ERR_UNSUPPORTED, ERR_FORMAT: it
+ * is none; a file with two caches of attention is none (sliding windows: what is put back
+ * of those may be used where it must not be, docs/slot-file.md).
+ */
+int slotfile_parse_whole(struct slotfile *f, struct slice bytes, struct err *e);
+
 uint32_t slotfile_token(const struct slotfile *f, size_t i);
 
 /* Same layout (rows interchangeable), whatever version and streams are. */

@@ -52,7 +52,9 @@ uint32_t cache_block_tokens(const struct cache *c);
  * Takes a model in: recovers its blocks and prompts from the store, in many short turns
  * of the loop, then calls done. What there is no room for is dropped, the least recently
  * used first. Attaching a fingerprint again is cheap (done is called from inside then);
- * while the first is under way it waits for that. token_bytes: KV bytes of one token.
+ * while the first is under way it waits for that. token_bytes: KV bytes of one token; 0
+ * where a block is a whole state that cannot be cut: these stand at the root, each for a
+ * text of its own, in the size of one block of tokens.
  */
 void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes,
                   void (*done)(void *arg, size_t n_blocks), void *arg);
@@ -99,9 +101,10 @@ bool cache_tick(struct cache *c, uint64_t mono_s, int64_t wall_s);
 /*
  * Forgets what is known and kept of a tenant, of everybody (CACHE_EVERYBODY), or of all
  * texts that begin with the n pieces `v`, and what nothing else shares of these: text,
- * blocks, files, lines of prompts.log. In bounded turns; done is told how much it was
- * when all of it is gone. What was put in meanwhile may stay. Blocks of models that
- * nobody attached are left, but for CACHE_EVERYBODY.
+ * blocks, files, lines of prompts.log; of whole states all that the tenant of `v` has,
+ * for they do not show with which text they begin. In bounded turns; done is told how
+ * much it was when all of it is gone. What was put in meanwhile may stay. Blocks of
+ * models that nobody attached are left, but for CACHE_EVERYBODY.
  */
 #define CACHE_EVERYBODY UINT32_MAX
 struct cache_forget {

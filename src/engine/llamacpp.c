@@ -289,6 +289,8 @@ static bool nothing_reused(const struct llama *l, const struct job *job)
 {
     const uint32_t bt = cache_block_tokens(l->r->cache);
     const int64_t cached = job->facts->cached_tokens;
+    if (l->whole)
+        return cached + LLAMA_WHOLE_SLACK < (int64_t)job->plan.promised;
     return job->plan.promised >= 2 * bt ? cached < bt
                                         : cached == 0 && job->plan.promised >= bt;
 }
@@ -300,16 +302,19 @@ static void confirm(struct llama *l, struct job *job)
     const struct plan *p = &job->plan;
     if (f->cached_tokens < 0 || f->prompt_tokens <= 0 || p->held_out)
         return;
-    const bool exact = p->held && f->cached_tokens < (int64_t)p->held &&
+    const bool exact = p->held && !l->whole && f->cached_tokens < (int64_t)p->held &&
                        f->cached_tokens < f->prompt_tokens - 1;
     if (tells_of_prefix(l, job))
         index_confirm(cache_index(l->r->cache), job->pieces->v, job->n_prompt_pieces,
                       p->known_pieces, (uint32_t)f->cached_tokens, exact);
     if (!p->restored)
         return;
+    const bool there = llama_pins(l, job) && !l->empties_idle;
+    if (there && l->whole && nothing_reused(l, job))
+        llama_whole_drop(l, job);
     if (!nothing_reused(l, job))
         l->failures_in_row = 0;
-    else if (llama_pins(l, job) && !l->empties_idle)
+    else if (there)
         llama_restore_failed(l, RESTORE_NOT_REUSED,
                              "the engine restored a prefix and reused nothing of it");
     else /* it took another slot, or emptied this one */
@@ -330,6 +335,8 @@ static uint32_t admitted(struct llama *l, const struct job *job)
         return UINT32_MAX;
     index_find(cache_index(l->r->cache), job->pieces->v, job->plan.known_pieces, &hit);
     tree_mark_clear(cache_tree(l->r->cache), &hit.at);
+    if (l->whole) /* all of it or nothing */
+        return hit.low >= o->min_tokens && hit.low ? UINT32_MAX : 0;
     return hit.low;
 }
 
@@ -348,9 +355,9 @@ static struct lesson *lesson_of(struct llama *l, const struct job *job)
     ls->total_tokens = ls->prompt_tokens;
     if (f->predicted_n > 0)
         ls->total_tokens += (uint32_t)f->predicted_n - 1;
-    ls->known_tokens = llama_stored_tokens(l, ls->v, ls->n);
+    ls->known_tokens = llama_stored_tokens(l, ls);
     ls->admitted = admitted(l, job);
-    ls->saveable = !job->prompt->has_media;
+    ls->saveable = !job->prompt->has_media && (!l->whole || llama_whole_ends(job));
     ls->keep = job->keep;
     return ls;
 }
@@ -571,9 +578,11 @@ static void describe(void *state, json_t *into)
                             json_string(hash128_hex(l->fingerprint, hex)));
         json_object_set_new(into, "token_bytes",
                             json_integer((json_int_t)f->token_bytes));
-        json_object_set_new(into, "kv_type",
-                            json_string(slotfile_type_name(f->layers[0].k_type)));
+        if (f->n_layers)
+            json_object_set_new(into, "kv_type",
+                                json_string(slotfile_type_name(f->layers[0].k_type)));
         json_object_set_new(into, "state_version", json_integer(f->version));
+        json_object_set_new(into, "whole_states", json_boolean(l->whole));
         json_object_set_new(into, "layers", json_integer(f->n_layers));
     }
 }

@@ -19,7 +19,8 @@ static void on_discovered(void *arg)
 
 bool llama_discovering(struct llama *l, struct job *job)
 {
-    if (!job->asked && !job->wants_all && l->store_on && llama_is_current(l, job)) {
+    const bool shares = l->store_on && !l->whole;
+    if (!job->asked && !job->wants_all && shares && llama_is_current(l, job)) {
         const struct cache_question q = {.fingerprint = l->fingerprint,
                                          .root = llama_kv_root(l, job),
                                          .v = job->pieces->v,

@@ -16,6 +16,7 @@
  *     llamacpp_restore.c  blocks into a slot
  *     llamacpp_save.c     which slot is saved, and when
  *     llamacpp_learn.c    a slot into blocks
+ *     llamacpp_whole.c    states that cannot be cut
  *     llamacpp_scratch.c  their files in between
  *     llamacpp_rates.c    what is measured
  *
@@ -124,6 +125,11 @@ struct rate {
     double bytes, ms;
 };
 
+/* Bytes of whole states: of the self-test's, and what a token more comes to. */
+struct whole_size {
+    double bytes, tokens, token_bytes;
+};
+
 typedef void (*slots_cb)(void *arg, bool answered);
 
 /* A file that the engine may write after its call was given up. */
@@ -163,6 +169,8 @@ struct llama {
 
     bool store_on; /* the self-test passed and it did not fail since */
     struct slotfile_frame *frame;
+    bool whole; /* states cannot be cut: they are kept and put back whole */
+    struct whole_size whole_size;
     struct hash128 fingerprint;
     bool empties_idle; /* idle slots are emptied when a request begins on another one */
     unsigned failures_in_row;
@@ -200,7 +208,7 @@ void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what,
 void lesson_free(struct lesson *ls);
 struct lesson *lesson_new(struct llama *l, const struct job *job);
 uint32_t llama_storable(const struct lesson *ls);
-uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n);
+uint32_t llama_stored_tokens(struct llama *l, const struct lesson *ls);
 
 /* llamacpp_discover.c: asks once for each job. True while the answer is awaited. */
 bool llama_discovering(struct llama *l, struct job *job);
@@ -271,6 +279,7 @@ struct llama_look {
     char model_memo[MODELFILE_MEMO]; /* in and out */
 
     struct slotfile_frame *frame;
+    bool whole;        /* it cannot be cut, but might be put back as it is */
     struct buf layout; /* canonical bytes of it */
     struct hash128 rows, model, adapters;
     bool model_read; /* and all adapters */
@@ -286,8 +295,13 @@ void llama_probed(struct llama *l);
 void llama_restarted(struct llama *l, const char *why);
 
 /* llamacpp_restore.c: ends in llama_job_ready(), or frees the slot if the job left */
+struct restore_wish {
+    const struct tree_mark *at;
+    size_t n_pieces; /* of the prompt, that the slot will hold */
+    uint32_t tokens, resident;
+};
 void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
-                   const struct tree_mark *at, uint32_t tokens, uint32_t resident);
+                   const struct restore_wish *wish);
 void llama_restore_left(struct llama *l, struct job *job);
 void llama_restore_failed(struct llama *l, enum restore_failure why, const char *text);
 
@@ -301,6 +315,20 @@ void llama_emptied(struct llama *l, const struct llama_slot *but);
 
 /* llamacpp_learn.c */
 void llama_save(struct llama *l, struct llama_slot *s);
+
+/* llamacpp_whole.c: a state is one block at the root, named by the text before its end */
+#define LLAMA_WHOLE_SLACK 8 /* tokens that an engine may compute again behind one */
+struct hash128 llama_whole_name(const struct llama *l, struct hash128 kv_root,
+                                const struct piece *end, uint32_t *words);
+/* The longest stored state that a text begins with: its tokens, 0 for none. Sets the mark
+ * (clear) and the number of its pieces. */
+uint32_t llama_whole_find(struct llama *l, const struct lesson *text,
+                          struct tree_mark *at, size_t *n_pieces);
+void llama_whole_drop(struct llama *l, const struct job *job); /* the one just put back */
+bool llama_whole_ends(const struct job *job);
+/* Bytes in a file of so many tokens, whole or not. */
+uint64_t llama_state_bytes(const struct llama *l, uint32_t tokens);
+void llama_whole_learn_size(struct llama *l, uint64_t bytes, uint32_t tokens);
 
 /* llamacpp_scratch.c: path of a scratch file in the slot directory; `name` gets its bare
  * name. */
@@ -331,7 +359,8 @@ void llama_learn_call(struct llama *l, struct rate *r, const struct call_times *
 void llama_doubt_restores(struct llama *l);
 void llama_learn_arrival(struct llama *l);
 void llama_learn_shared(struct llama *l, uint32_t available, uint32_t prompt_tokens);
-double llama_restore_ms_per_token(const struct llama *l);
+/* Where so many are put back. */
+double llama_restore_ms_per_token(const struct llama *l, uint32_t tokens);
 double llama_reuse(const struct llama *l); /* of new tokens, the share that comes again */
 uint32_t llama_prefill_left(const struct llama *l, const struct llama_slot *s);
 double llama_prefill_ms(const struct llama *l, const struct llama_slot *but);

@@ -29,6 +29,7 @@ struct learn {
     struct lesson *what;        /* a copy of what the slot holds */
     uint64_t n_forgets;         /* when it began */
     struct hash128 fingerprint; /* of the engine that saves it */
+    bool whole;                 /* its state cannot be cut: one block is all of it */
     uint64_t start_us, saved_bytes;
     bool beside; /* others prefilled when it was sent */
     char *path, name[64];
@@ -110,6 +111,8 @@ static void on_cut(void *arg)
         log_event(LOG_INFO, "save-works", "replica", "%s", l->r->name, "failures", "%llu",
                   (unsigned long long)l->saving.n, NULL);
     l->r->n.saved_tokens += n;
+    if (op->whole)
+        llama_whole_learn_size(l, op->map_size, n);
     if (op->slot->holds && op->slot->holds->number == ls->number) /* still */
         op->slot->holds->known_tokens = n;
     log_event(LOG_DEBUG, "saved", "replica", "%s", l->r->name, "slot", "%d", op->slot->id,
@@ -120,24 +123,34 @@ static void on_cut(void *arg)
 
 /* ---- third: cut the new blocks ----------------------------------------------------- */
 
+/* Of a token of a block; of a whole state a little more than is there. */
+static uint64_t token_bytes(const struct learn *op)
+{
+    const uint32_t bt = cache_block_tokens(op->l->r->cache);
+    return op->whole ? (op->map_size + bt - 1) / bt : op->file->frame.token_bytes;
+}
+
 static void run_cut(void *arg)
 {
     struct learn *op = arg;
     const uint32_t bt = cache_block_tokens(op->l->r->cache);
     for (size_t i = op->first_new; op->n_new < op->n_wanted; i++) {
         const uint32_t n = i < op->n_full ? bt : op->tail;
-        const struct store_head head = {.fingerprint = op->fingerprint,
-                                        .hash = op->chain[i],
-                                        .parent =
-                                            i ? op->chain[i - 1] : op->what->kv_root,
-                                        .index = (uint32_t)i,
-                                        .n_tokens = n,
-                                        .rows_bytes = n * op->file->frame.token_bytes};
+        const struct store_head head = {
+            .fingerprint = op->fingerprint,
+            .hash = op->chain[i],
+            .parent = i ? op->chain[i - 1] : op->what->kv_root,
+            .index = (uint32_t)i,
+            .n_tokens = n,
+            .rows_bytes = op->whole ? op->map_size : n * token_bytes(op)};
         uint32_t *tokens;
         unsigned char *rows;
         struct store_block *b = store_block_new(&head, &tokens, &rows);
         memcpy(tokens, op->tokens + i * bt, n * sizeof(*tokens));
-        slotfile_cut(op->file, i * bt, n, rows);
+        if (op->whole)
+            memcpy(rows, op->map, op->map_size);
+        else
+            slotfile_cut(op->file, i * bt, n, rows);
         store_block_seal(b);
         op->blocks[op->n_new++] = b;
     }
@@ -177,7 +190,7 @@ static void on_parsed(void *arg)
                                     .n = op->n_full,
                                     .tokens = op->tokens,
                                     .tail_tokens = op->tail,
-                                    .token_bytes = op->file->frame.token_bytes,
+                                    .token_bytes = token_bytes(op),
                                     .owner = op->what->tenant};
     op->n_wanted = cache_insert(l->r->cache, op->fingerprint, &s, &op->end);
     op->first_new = tree_mark_blocks(&op->end) - op->n_wanted;
@@ -186,6 +199,16 @@ static void on_parsed(void *arg)
 }
 
 /* ---- second: parse and hash -------------------------------------------------------- */
+
+static void name_whole(struct learn *op)
+{
+    const struct lesson *ls = op->what;
+    op->n_kept = op->file->n_tokens;
+    op->tokens = mem_array(cache_block_tokens(op->l->r->cache), sizeof(*op->tokens));
+    op->chain = mem_array(1, sizeof(*op->chain));
+    op->chain[0] = llama_whole_name(op->l, ls->kv_root, &ls->v[ls->n - 1], op->tokens);
+    op->n_full = 1;
+}
 
 static void hash_blocks(struct learn *op)
 {
@@ -234,8 +257,10 @@ static void run_parse(void *arg)
     if (op->err.code)
         return;
     op->file = mem_alloc(sizeof(*op->file));
-    if (slotfile_parse_any(op->file, slice_make(op->map, op->map_size), &op->order,
-                           &op->err) == 0)
+    const struct slice bytes = slice_make(op->map, op->map_size);
+    if (op->whole && slotfile_parse_whole(op->file, bytes, &op->err) == 0)
+        name_whole(op);
+    if (!op->whole && slotfile_parse_any(op->file, bytes, &op->order, &op->err) == 0)
         hash_blocks(op);
 }
 
@@ -288,6 +313,12 @@ static void on_saved(void *arg, int status, json_t *doc, const struct err *err)
     }
     op->saved_bytes = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
     learn_rate(op, doc);
+    if (op->whole && op->saved_bytes > STORE_MAX_BLOCK_BYTES) {
+        llama_whole_learn_size(l, op->saved_bytes, op->what->total_tokens);
+        fail(op, "the state is larger than a block may be, and cannot be cut");
+        llama_pump(l);
+        return;
+    }
     llama_watch(l, on_watched, op);
     llama_pump(l);
 }
@@ -301,6 +332,7 @@ void llama_save(struct llama *l, struct llama_slot *s)
     op->what = lesson_copy(s->holds);
     op->n_forgets = l->n_forgets;
     op->fingerprint = l->fingerprint;
+    op->whole = l->whole;
     op->start_us = loop_now_us(l->r->loop);
     op->beside = llama_prefill_ms(l, s) > 0;
     op->path = llama_scratch(l, op->name);

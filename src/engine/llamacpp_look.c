@@ -49,11 +49,21 @@ static void write_cut(struct llama_look *k, const struct slotfile *f)
     free(tokens);
 }
 
+/* What is put back as it is has to fit in all that the engine compares. */
+static void note_whole(struct llama_look *k, const struct slotfile *f, struct slice bytes)
+{
+    buf_append_str(&k->layout, "whole");
+    buf_append(&k->layout, &f->frame.streams, sizeof(f->frame.streams));
+    k->rows = chain_checksum(bytes);
+}
+
 static void look_at_slot(struct llama_look *k, struct slice bytes)
 {
     struct slotfile *f = mem_alloc(sizeof(*f));
     struct err e = {0};
-    if (slotfile_parse(f, bytes, &e) != 0) {
+    const int rc = slotfile_parse(f, bytes, &e);
+    k->whole = rc && slotfile_parse_whole(f, bytes, NULL) == 0;
+    if (rc && !k->whole) {
         err_set(&k->err, e.code, "a saved slot cannot be cut into tokens: %s", e.text);
     } else if (f->n_tokens != k->n_tokens) {
         err_set(&k->err, ERR_MISMATCH, "a saved slot file does not hold its prompt");
@@ -61,7 +71,10 @@ static void look_at_slot(struct llama_look *k, struct slice bytes)
         *k->frame = f->frame;
         slotfile_layout_bytes(&f->frame, &k->layout);
         buf_append(&k->layout, &f->frame.version, sizeof(f->frame.version));
-        write_cut(k, f);
+        if (k->whole)
+            note_whole(k, f, bytes);
+        else
+            write_cut(k, f);
     }
     free(f);
 }

@@ -73,10 +73,16 @@ void llama_forget(struct llama *l, struct llama_slot *s)
 }
 
 /* Tokens of the stored start of a prompt that is known by text. */
-uint32_t llama_stored_tokens(struct llama *l, const struct piece *v, size_t n)
+uint32_t llama_stored_tokens(struct llama *l, const struct lesson *ls)
 {
     struct index_hit hit = {0};
-    index_find(cache_index(l->r->cache), v, n, &hit);
+    if (l->whole) {
+        size_t n_pieces;
+        const uint32_t whole = llama_whole_find(l, ls, &hit.at, &n_pieces);
+        tree_mark_clear(cache_tree(l->r->cache), &hit.at);
+        return whole;
+    }
+    index_find(cache_index(l->r->cache), ls->v, ls->n, &hit);
     const uint32_t tokens = cache_restorable(l->r->cache, &hit.at, hit.high);
     tree_mark_clear(cache_tree(l->r->cache), &hit.at);
     return tokens < hit.high ? tokens : hit.high;
@@ -91,6 +97,7 @@ struct prospect {
     uint32_t known;         /* middle of the estimate of the known start */
     uint32_t restorable;    /* stored tokens that a restore would put back */
     uint32_t useful;        /* of these, probably common */
+    size_t n_pieces;        /* of the prompt, that they cover */
 };
 
 static uint32_t estimate_tokens(const struct llama *l, const struct job *job)
@@ -151,6 +158,28 @@ static void match_ids(struct llama *l, const struct job *job, struct index_hit *
     tree_mark_clear(cache_tree(c), &m);
 }
 
+/* Tokens of a slot that a restore may fill. */
+static uint32_t room(const struct llama *l)
+{
+    return l->n_ctx > SLOT_RESERVE ? l->n_ctx - SLOT_RESERVE : 0;
+}
+
+/* Where states cannot be cut, only what the prompt goes on behind is of use. */
+static void look_for_whole(struct llama *l, const struct job *job, struct prospect *p)
+{
+    struct tree_mark at = {0};
+    const struct lesson text = {
+        .v = job->pieces->v, .n = p->hit.n_pieces, .kv_root = llama_kv_root(l, job)};
+    uint32_t tokens = llama_whole_find(l, &text, &at, &p->n_pieces);
+    if (tokens > room(l))
+        tokens = 0;
+    if (p->prompt_tokens <= tokens)
+        p->prompt_tokens = tokens + TEMPLATE_TOKENS;
+    p->restorable = p->useful = tokens;
+    tree_mark_copy(cache_tree(l->r->cache), &p->hit.at, &at);
+    tree_mark_clear(cache_tree(l->r->cache), &at);
+}
+
 static void look_up(struct llama *l, struct job *job, struct prospect *p)
 {
     memset(p, 0, sizeof(*p));
@@ -163,24 +192,26 @@ static void look_up(struct llama *l, struct job *job, struct prospect *p)
     p->known = (p->hit.low + p->hit.high) / 2;
     if (p->prompt_tokens < p->hit.low)
         p->prompt_tokens = p->hit.high;
-    if (!l->store_on || !p->hit.at.node)
+    if (l->store_on && l->whole)
+        look_for_whole(l, job, p);
+    if (!l->store_on || l->whole || !p->hit.at.node)
         return;
+    p->n_pieces = p->hit.n_pieces;
     /* One block further than known: it costs a millisecond, and what a template puts
      * behind a boundary is often common as well. */
     const uint32_t bt = cache_block_tokens(l->r->cache);
-    const uint32_t room = l->n_ctx > SLOT_RESERVE ? l->n_ctx - SLOT_RESERVE : 0;
     uint32_t most = p->hit.reach < MAX_TOKENS ? p->hit.reach + bt : MAX_TOKENS;
     if (tree_mark_tokens(&p->hit.at) >= p->hit.reach)
         tree_mark_down(cache_tree(l->r->cache), &p->hit.at, most);
-    if (most > room / bt * bt)
-        most = room / bt * bt; /* whole blocks, or the last one might not fit */
+    if (most > room(l) / bt * bt)
+        most = room(l) / bt * bt; /* whole blocks, or the last one might not fit */
     p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
     p->useful = p->restorable < p->known ? p->restorable : p->known;
 }
 
 /* How much of the prompt a slot has already, by comparing text. */
-static uint32_t resident_tokens(const struct llama_slot *s, const struct job *job,
-                                const struct prospect *p)
+static uint32_t resident_tokens(const struct llama *l, const struct llama_slot *s,
+                                const struct job *job, const struct prospect *p)
 {
     if (!s->holds || !job->cacheable)
         return 0;
@@ -188,6 +219,8 @@ static uint32_t resident_tokens(const struct llama_slot *s, const struct job *jo
     const size_t common = pieces_common(h->v, h->n, job->pieces->v, job->pieces->n);
     if (!common)
         return 0;
+    if (l->whole)
+        return common == h->n ? s->tokens : 0;
     const double share =
         (double)h->v[common - 1].end_bytes / (double)(h->v[h->n - 1].end_bytes + 1);
     uint32_t tokens = (uint32_t)(share * s->tokens);
@@ -211,7 +244,7 @@ static size_t snapshot(const struct llama *l, const struct job *job,
 {
     for (size_t i = 0; i < l->n_slots; i++) {
         const struct llama_slot *s = &l->slots[i];
-        const uint32_t resident = resident_tokens(s, job, p);
+        const uint32_t resident = resident_tokens(l, s, job, p);
         const uint32_t rest = s->tokens - resident;
         const uint32_t stored = s->holds ? s->holds->known_tokens : 0;
         out[i] = (struct plan_slot){.idle = s->state == SLOT_IDLE,
@@ -426,6 +459,16 @@ static bool hold_out(struct llama *l, struct job *job, uint32_t reused)
     return job->plan.held_out;
 }
 
+static uint32_t promise(const struct llama *l, const struct prospect *p, bool restore,
+                        uint32_t resident)
+{
+    if (l->whole) /* all of it or nothing */
+        return restore ? p->restorable : resident;
+    if (restore)
+        return p->hit.low < p->restorable ? p->hit.low : p->restorable;
+    return resident == p->known ? p->hit.low : resident;
+}
+
 /* Puts a job on a slot; false where none that it may have is idle. */
 static bool place(struct llama *l, struct job *job)
 {
@@ -434,12 +477,13 @@ static bool place(struct llama *l, struct job *job)
     if (!may_place(l, job))
         return false;
     look_up(l, job, &p);
+    const double ms_per_token = llama_restore_ms_per_token(l, p.restorable);
     const struct plan_question q = {.slots = slots,
                                     .n_slots = snapshot(l, job, &p, slots),
                                     .pinned = job->wants_slot,
                                     .prompt_tokens = p.prompt_tokens,
                                     .restorable_tokens = p.useful,
-                                    .restore_ms_per_token = llama_restore_ms_per_token(l),
+                                    .restore_ms_per_token = ms_per_token,
                                     .ms_per_token = l->r->ms_per_token,
                                     .batch_tokens = l->batch_tokens};
     const struct plan_choice c = plan_choose(&q);
@@ -461,17 +505,17 @@ static bool place(struct llama *l, struct job *job)
             llama_doubt_restores(l);
         if (hold_out(l, job, c.restore ? p.restorable : resident))
             job->plan.miss = "control";
-        else if (!c.restore)
-            job->plan.promised = resident == p.known ? p.hit.low : resident;
-        else if (kept)
-            job->plan.promised = p.hit.low < p.restorable ? p.hit.low : p.restorable;
+        else if (!c.restore || kept)
+            job->plan.promised = promise(l, &p, c.restore, resident);
         else
             job->plan.miss = "engine-refused";
         if (s->unsaved && resident < s->tokens / 2) /* not a next turn */
             llama_skip_save(l, s, SAVE_OVERWRITTEN);
         take_slot(l, s, job);
         if (c.restore && kept && !job->plan.held_out)
-            llama_restore(l, s, job, &p.hit.at, p.restorable, resident);
+            llama_restore(
+                l, s, job,
+                &(struct restore_wish){&p.hit.at, p.n_pieces, p.restorable, resident});
         else
             llama_job_ready(l, job);
     }

@@ -10,6 +10,9 @@
  *         → beside → again → erase → tasks → attach (recover stored blocks) → ready in
  *         store mode
  *
+ * Where a state cannot be cut (llamacpp_whole.c) its prompt goes on behind look, and is
+ * compared with what goes on behind the same state, restored.
+ *
  * Anything short of the end leaves the engine in observe mode with the reason. An engine
  * that does not answer, is loading, or whose slots are used by others is asked again; so
  * is one whose slots cannot be managed, since its next process may be another.
@@ -48,6 +51,9 @@ static const char probe_text[] =
     "in "
     "it, and its first page says only that figures are to be written as they were seen.";
 
+/* Behind it, where a state is of use behind all of it only. */
+static const char probe_more[] = " Nobody knows who began it.";
+
 enum step {
     STEP_PROPS,
     STEP_MODELS,
@@ -58,6 +64,7 @@ enum step {
     STEP_PROMPT,
     STEP_SAVE,
     STEP_LOOK,
+    STEP_LEFT,
     STEP_ERASE_AGAIN,
     STEP_RESTORE,
     STEP_EXTEND,
@@ -87,6 +94,8 @@ struct probe {
     char *saved_path, saved_name[64], *cut_path, cut_name[64];
     struct llama_look look;
     struct llama_logits logits; /* of its prompt, computed */
+    struct llama_logits left;   /* of its prompt and more, in the slot left in place */
+    unsigned n_more;            /* what goes behind it, so many times */
     bool doubted;               /* the self-test has failed once */
     bool again;                 /* an engine that is in observe mode */
 };
@@ -495,24 +504,40 @@ static void on_looked(void *arg)
     else if (p->look.err.code)
         observe(p, p->look.err.text);
     else
+        go(p, p->look.whole ? STEP_LEFT : STEP_ERASE_AGAIN);
+}
+
+/* A whole state is of use behind all of it: its prompt goes on. */
+static void on_left(struct probe *p, int status, json_t *doc)
+{
+    llama_logits_read(doc, &p->left);
+    if (status != 200)
+        observe(p, "the self-test's prompt did not run");
+    else
         go(p, STEP_ERASE_AGAIN);
+}
+
+/* Tokens that are restored. */
+static uint32_t restored(const struct probe *p)
+{
+    return p->look.whole ? p->look.n_tokens : p->look.n_tokens - CUT_TOKENS;
 }
 
 static void on_restore(struct probe *p, int status, json_t *doc)
 {
     const json_int_t n = json_integer_value(json_object_get(doc, "n_restored"));
-    if (status != 200 || n != (json_int_t)(p->look.n_tokens - CUT_TOKENS))
-        observe(p, "the self-test's cut slot file was not restored");
+    if (status != 200 || n != (json_int_t)restored(p))
+        observe(p, "the self-test's slot file was not restored");
     else
         go(p, STEP_EXTEND);
 }
 
 /* Both were computed by the same process, in batches of another shape. */
-static bool same_answer(const struct probe *p, json_t *doc)
+static bool same_answer(const struct llama_logits *before, json_t *doc)
 {
     struct llama_logits now;
     llama_logits_read(doc, &now);
-    return !p->logits.n || llama_logits_agree(&p->logits, &now);
+    return !before->n || llama_logits_agree(before, &now);
 }
 
 static void on_extend(struct probe *p, int status, json_t *doc)
@@ -520,12 +545,12 @@ static void on_extend(struct probe *p, int status, json_t *doc)
     char why[160];
     json_t *t = json_object_get(doc, "timings");
     const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
-    const uint32_t wanted = p->look.n_tokens - CUT_TOKENS;
+    const uint32_t wanted = restored(p);
     if (status != 200 || n != (json_int_t)wanted) {
         snprintf(why, sizeof(why), "restored slots are not reused (%lld of %u tokens)",
                  (long long)n, wanted);
         doubt(p, why);
-    } else if (!same_answer(p, doc)) {
+    } else if (!same_answer(p->look.whole ? &p->left : &p->logits, doc)) {
         doubt(p, "restored slots are reused and give other answers");
     } else {
         p->l->empties_idle = false;
@@ -583,7 +608,10 @@ static void on_attached(void *arg, size_t n_blocks)
     l->store_on = true;
     l->failures_in_row = l->retries = 0;
     llama_probe_stop(l);
-    replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known%s", n_blocks,
+    replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known%s%s", n_blocks,
+                     l->whole ? "; states of this model cannot be cut: chats are kept "
+                                "whole, other prompts are not"
+                              : "",
                      l->empties_idle ? "; the engine empties idle slots when a request "
                                        "begins: --no-cache-idle-slots keeps them"
                                      : "");
@@ -611,17 +639,22 @@ static void attach(struct probe *p)
         store_note_set(store, p->memo_name, p->look.model_memo);
     l->fingerprint = llama_fingerprint(store, buf_slice(&p->identity), &p->logits);
     *l->frame = *p->look.frame;
+    l->whole = p->look.whole;
+    l->whole_size =
+        (struct whole_size){.bytes = (double)p->look.written, .tokens = p->look.n_tokens};
     l->r->seed = l->fingerprint;
-    llama_vouch(store, l->fingerprint, &p->logits);
+    if (!l->whole) /* those are not shared */
+        llama_vouch(store, l->fingerprint, &p->logits);
     p->working = true;
-    cache_attach(l->r->cache, l->fingerprint, l->frame->token_bytes, on_attached, p);
+    cache_attach(l->r->cache, l->fingerprint, l->whole ? 0 : l->frame->token_bytes,
+                 on_attached, p);
 }
 
 /* ---- the table --------------------------------------------------------------------- */
 
 static const struct {
     const char *path; /* with %d: the slot */
-    const char *body; /* NULL: GET. "save", "restore", "prompt", "beside": made here */
+    const char *body; /* NULL: GET. Words alone are what make_body() knows */
     void (*reply)(struct probe *p, int status, json_t *doc);
 } steps[STEP_COUNT] = {
     [STEP_PROPS] = {"/props", NULL, on_props},
@@ -632,6 +665,7 @@ static const struct {
     [STEP_ERASE] = {"/slots/%d?action=erase", "{}", on_erase},
     [STEP_PROMPT] = {"/completion", "prompt", on_prompt},
     [STEP_SAVE] = {"/slots/%d?action=save", "save", on_save},
+    [STEP_LEFT] = {"/completion", "prompt", on_left},
     [STEP_ERASE_AGAIN] = {"/slots/%d?action=erase", "{}", on_erase},
     [STEP_RESTORE] = {"/slots/%d?action=restore", "restore", on_restore},
     [STEP_EXTEND] = {"/completion", "prompt", on_extend},
@@ -660,11 +694,14 @@ static char *make_body(const struct probe *p, const char *kind)
     if (strcmp(kind, "save") == 0)
         return mem_printf("{\"filename\":\"%s\"}", p->saved_name);
     if (strcmp(kind, "restore") == 0)
-        return mem_printf("{\"filename\":\"%s\"}", p->cut_name);
+        return mem_printf("{\"filename\":\"%s\"}",
+                          p->look.whole ? p->saved_name : p->cut_name);
     if (strcmp(kind, "prompt") == 0)
         return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"cache_prompt\":true,"
-                          "\"n_probs\":%d,\"prompt\":\"%s\"}",
-                          p->slot, LLAMA_LOGITS, probe_text);
+                          "\"n_probs\":%d,\"prompt\":\"%s%s%s\"}",
+                          p->slot, LLAMA_LOGITS, probe_text,
+                          p->n_more > 0 ? probe_more : "",
+                          p->n_more > 1 ? probe_more : "");
     if (strcmp(kind, "beside") == 0)
         return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"prompt\":\"beside it\"}",
                           (p->slot + 1) % (int)p->l->n_slots);
@@ -678,6 +715,9 @@ static void go(struct probe *p, enum step step)
     if (step == STEP_PROPS) {
         buf_clear(&p->identity);
         p->l->suspect = false;
+        p->n_more = 0;
+    } else if (step == STEP_LEFT || (step == STEP_AGAIN && p->look.whole)) {
+        p->n_more++; /* what went before is all in the slot */
     } else if (step == STEP_LOOK) {
         p->working = true;
         p->look.saved_path = p->saved_path;

@@ -38,9 +38,12 @@ void llama_rates_init(struct llama *l)
     l->shared = 0.4;
 }
 
-double llama_restore_ms_per_token(const struct llama *l)
+double llama_restore_ms_per_token(const struct llama *l, uint32_t tokens)
 {
-    return (double)l->frame->token_bytes * l->restore_rate.ms / l->restore_rate.bytes;
+    double bytes = (double)l->frame->token_bytes;
+    if (l->whole)
+        bytes = (double)llama_state_bytes(l, tokens) / (tokens ? tokens : 1);
+    return bytes * l->restore_rate.ms / l->restore_rate.bytes;
 }
 
 double llama_reuse(const struct llama *l)

@@ -36,6 +36,8 @@ struct restore {
     struct lesson *what;
     struct hash128 whose;
     uint32_t tokens, resident; /* resident: what the slot has without it */
+    bool whole;                /* the only block is a slot file */
+    uint64_t bytes;            /* of the file */
     uint64_t start_us, sent_us;
     bool beside;                /* others prefilled when it was sent */
     struct hash128 fingerprint; /* of the engine that it was planned for */
@@ -152,7 +154,7 @@ static void learn_rate(const struct restore *op, json_t *doc)
     const uint64_t now = loop_now_us(l->r->loop);
     const json_t *timings = json_object_get(doc, "timings");
     const struct call_times t = {
-        .bytes = op->tokens * op->frame.token_bytes,
+        .bytes = op->bytes,
         .all_ms = (double)(now - op->start_us) / 1e3,
         .call_ms = (double)(now - op->sent_us) / 1e3,
         .own_ms = json_number_value(json_object_get(timings, "restore_ms")),
@@ -224,7 +226,43 @@ static void on_checked(void *arg, bool answered)
              op->l->r->loop, on_restored, op);
 }
 
-/* On a worker: all blocks end to end, in one file that only the engine will read. */
+/* On a worker: a file that only the engine will read. */
+static void write_file(struct restore *op, const unsigned char *bytes, size_t size)
+{
+    const int fd =
+        open(op->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    size_t done = 0;
+    while (fd >= 0 && done < size) {
+        const ssize_t n = write(fd, bytes + done, size - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        done += (size_t)n;
+    }
+    op->error = fd < 0 || done < size ? (errno ? errno : EIO) : 0;
+    op->bytes = size;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* The file says itself how many tokens it holds. */
+static void run_copy(void *arg)
+{
+    struct restore *op = arg;
+    const struct store_block *b = op->blocks[0];
+    const size_t size = (size_t)b->head.rows_bytes;
+    struct slotfile *f = mem_alloc(sizeof(*f));
+    if (slotfile_parse_whole(f, slice_make((const char *)b->rows, size), NULL) == 0) {
+        op->tokens = f->n_tokens;
+        write_file(op, b->rows, size);
+    } else {
+        op->error = EBADMSG;
+    }
+    free(f);
+}
+
+/* All blocks end to end. */
 static void run_compose(void *arg)
 {
     struct restore *op = arg;
@@ -241,20 +279,7 @@ static void run_compose(void *arg)
     const size_t size = (size_t)slotfile_size(&op->frame, op->tokens);
     unsigned char *bytes = mem_alloc(size);
     slotfile_compose(&op->frame, 0, tokens, op->tokens, parts, op->n_blocks, bytes);
-    const int fd =
-        open(op->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    size_t done = 0;
-    while (fd >= 0 && done < size) {
-        const ssize_t n = write(fd, bytes + done, size - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        done += (size_t)n;
-    }
-    op->error = fd < 0 || done < size ? (errno ? errno : EIO) : 0;
-    if (fd >= 0)
-        close(fd);
+    write_file(op, bytes, size);
     free(bytes);
     free(tokens);
     free(parts);
@@ -272,6 +297,8 @@ static void on_watched(void *arg, bool same)
 static void on_composed(void *arg)
 {
     struct restore *op = arg;
+    if (op->whole && op->job)
+        op->job->plan.promised = op->tokens; /* before it was an estimate */
     if (op->error)
         fail_untouched(op, RESTORE_SCRATCH, strerror(op->error));
     else
@@ -295,10 +322,16 @@ static void cut_plan(struct restore *op, uint32_t tokens)
 static bool still_pays(const struct restore *op)
 {
     const struct llama *l = op->l;
-    const struct plan_question q = {.restore_ms_per_token = llama_restore_ms_per_token(l),
+    const struct plan_question q = {.restore_ms_per_token =
+                                        llama_restore_ms_per_token(l, op->tokens),
                                     .ms_per_token = l->r->ms_per_token,
                                     .batch_tokens = l->batch_tokens};
     return plan_restore_pays(op->tokens, op->resident, llama_prefill_ms(l, op->slot), &q);
+}
+
+static uint64_t file_size(const struct restore *op, uint32_t tokens)
+{
+    return op->whole ? op->blocks[0]->head.rows_bytes : slotfile_size(&op->frame, tokens);
 }
 
 static void on_fetched(void *arg, struct store_block **blocks, size_t n,
@@ -311,40 +344,44 @@ static void on_fetched(void *arg, struct store_block **blocks, size_t n,
     op->n_blocks = n;
     for (size_t i = 0; i < n; i++)
         tokens += blocks[i]->head.n_tokens;
+    if (op->whole)
+        tokens = n ? op->tokens : 0;
     if (tokens != op->tokens)
         cut_plan(op, tokens);
     if (!n || (err && !still_pays(op))) {
         fail_untouched(op, RESTORE_LOST, err ? err->text : "no block is left");
         return;
     }
-    if (!llama_scratch_room(op->l, slotfile_size(&op->frame, tokens))) {
+    if (!llama_scratch_room(op->l, file_size(op, tokens))) {
         fail_untouched(op, RESTORE_SCRATCH_FULL,
                        "the slot directory has no room for the file");
         return;
     }
     op->path = llama_scratch(op->l, op->name);
-    workers_submit(op->l->r->workers, run_compose, on_composed, op);
+    workers_submit(op->l->r->workers, op->whole ? run_copy : run_compose, on_composed,
+                   op);
 }
 
 void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
-                   const struct tree_mark *at, uint32_t tokens, uint32_t resident)
+                   const struct restore_wish *wish)
 {
     struct restore *op = mem_zalloc(sizeof(*op));
     op->l = l;
     op->slot = s;
     op->job = job;
-    op->tokens = tokens;
-    op->resident = resident;
+    op->tokens = wish->tokens;
+    op->resident = wish->resident;
+    op->whole = l->whole;
     op->start_us = loop_now_us(l->r->loop);
     op->fingerprint = l->fingerprint;
     op->frame = *l->frame;
     op->what = lesson_new(l, job);
     op->whose = llama_whose(job);
-    op->what->n = op->what->n_prompt = job->plan.known_pieces;
+    op->what->n = op->what->n_prompt = wish->n_pieces;
     l->ops++;
     job->restore = op;
     job->on_phase(job, JOB_RESTORING);
-    cache_fetch(l->r->cache, l->fingerprint, at, tokens, on_fetched, op);
+    cache_fetch(l->r->cache, l->fingerprint, wish->at, wish->tokens, on_fetched, op);
 }
 
 /* The job's client has gone; the slot stays taken until the engine has answered. */

@@ -48,17 +48,19 @@ void llama_emptied(struct llama *l, const struct llama_slot *but)
 static struct plan_save question(const struct llama *l, const struct llama_slot *s)
 {
     const double quiet = (double)(loop_now_us(l->r->loop) - l->active_us) / 1e3;
-    struct plan_save q = {.new_tokens = llama_storable(s->holds) - s->holds->known_tokens,
-                          .all_tokens = s->tokens,
-                          .block_tokens = cache_block_tokens(l->r->cache),
-                          .token_bytes = l->frame->token_bytes,
-                          .ms_per_token = l->r->ms_per_token,
-                          .restore_ms_per_token = llama_restore_ms_per_token(l),
-                          .save_bytes_per_ms = l->save_rate.bytes / l->save_rate.ms,
-                          .reuse = llama_reuse(l),
-                          .gap_ms = l->gap_ms,
-                          .quiet_ms = l->draining ? PLAN_PATIENCE : quiet,
-                          .max_stall_ms = (double)l->r->o.max_stall_ms};
+    const uint64_t bytes = llama_state_bytes(l, s->tokens);
+    struct plan_save q = {
+        .new_tokens = llama_storable(s->holds) - s->holds->known_tokens,
+        .all_tokens = s->tokens,
+        .block_tokens = cache_block_tokens(l->r->cache),
+        .token_bytes = l->whole ? bytes / s->tokens + 1 : l->frame->token_bytes,
+        .ms_per_token = l->r->ms_per_token,
+        .restore_ms_per_token = llama_restore_ms_per_token(l, s->tokens),
+        .save_bytes_per_ms = l->save_rate.bytes / l->save_rate.ms,
+        .reuse = llama_reuse(l),
+        .gap_ms = l->gap_ms,
+        .quiet_ms = l->draining ? PLAN_PATIENCE : quiet,
+        .max_stall_ms = (double)l->r->o.max_stall_ms};
     if (s->holds->keep) { /* it was asked for: only the time that it takes counts */
         q.reuse = KEPT_REUSE;
         q.block_tokens = 1;
@@ -90,6 +92,10 @@ static bool weigh(struct llama *l, struct llama_slot *s, double *value_ms, doubl
         llama_skip_save(l, s, SAVE_OFF);
         return false;
     }
+    if (l->whole && llama_state_bytes(l, s->tokens) > STORE_MAX_BLOCK_BYTES) {
+        llama_skip_save(l, s, SAVE_TOO_LONG); /* it would not be kept */
+        return false;
+    }
     const struct plan_save q = question(l, s);
     const struct plan_save_choice c = plan_save(&q);
     *value_ms = c.value_ms;
@@ -107,7 +113,7 @@ static bool weigh(struct llama *l, struct llama_slot *s, double *value_ms, doubl
         llama_skip_save(l, s, SAVE_NOT_WORTH);
         return false;
     }
-    if (llama_scratch_room(l, slotfile_size(l->frame, s->tokens)))
+    if (llama_scratch_room(l, llama_state_bytes(l, s->tokens)))
         return true;
     llama_skip_save(l, s, SAVE_SCRATCH_FULL);
     return false;
@@ -126,7 +132,7 @@ void llama_save_kept(struct llama *l)
             continue;
         if (!l->r->o.save) {
             llama_skip_save(l, s, SAVE_OFF);
-        } else if (!llama_scratch_room(l, slotfile_size(l->frame, s->tokens))) {
+        } else if (!llama_scratch_room(l, llama_state_bytes(l, s->tokens))) {
             llama_skip_save(l, s, SAVE_SCRATCH_FULL);
         } else {
             llama_save(l, s);
@@ -148,7 +154,7 @@ bool llama_save_first(struct llama *l, struct llama_slot *s, struct job *job)
     const struct plan_save q = question(l, s);
     const struct plan_save_choice c = plan_save_first(&q, l->r->queued);
     if (c.when != PLAN_SAVE_NOW ||
-        !llama_scratch_room(l, slotfile_size(l->frame, s->tokens)))
+        !llama_scratch_room(l, llama_state_bytes(l, s->tokens)))
         return false;
     job->saved_first = true;
     llama_save(l, s);

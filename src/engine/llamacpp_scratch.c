@@ -101,7 +101,7 @@ void llama_scratch_look(struct llama *l)
 {
     struct replica *r = l->r;
     char wanted[24], size[24], left[24], one[24];
-    const uint64_t full = slotfile_size(l->frame, l->n_ctx);
+    const uint64_t full = llama_state_bytes(l, l->n_ctx);
     r->scratch.wanted = (l->n_slots + 1) * full;
     if (!look(r) || r->scratch.free >= r->scratch.wanted)
         return;

@@ -79,6 +79,8 @@ static void begin(struct lab_engine *e, struct lab_task *t, struct lab_slot *s)
     uint32_t keep = t->cache_prompt && !s->spoilt ? common_start(s, t) : 0;
     if (keep == t->n_tokens) /* the last one is needed for its logits */
         keep--;
+    if (e->recurrent && keep < lab_cache_len(s->cache))
+        keep = 0;
     s->spoilt = false;
     lab_cache_cut(s->cache, keep);
     s->task = t;

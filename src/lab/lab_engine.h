@@ -82,6 +82,7 @@ struct lab_engine {
     int64_t next_task;
     struct lab_totals totals;
     bool keeps_left_slots; /* misbehaves: a cancelled task's slot stays busy */
+    bool recurrent;        /* misbehaves: slots are reused whole or not at all */
 
     uint64_t token_cost_us, owed_us;
     struct loop_timer pay;

@@ -287,6 +287,7 @@ void lab_on_misbehave(struct lab_server *s, struct front_request *rq, struct sli
     }
     s->misbehave = set;
     s->engine.keeps_left_slots = lab_server_does(s, LAB_STAYS_BUSY);
+    s->engine.recurrent = lab_server_does(s, LAB_RECURRENT);
     if (!s->engine.keeps_left_slots)
         lab_engine_unstick(&s->engine);
     lab_answer_json(rq, 200, json_pack("{s:b}", "success", 1));

@@ -195,6 +195,7 @@ int lab_serve_run(const struct lab_serve_options *o, struct err *e)
     lab_engine_init(&s.engine, s.loop, model, o->slots);
     s.engine.token_cost_us = o->token_cost_us;
     s.engine.keeps_left_slots = lab_server_does(&s, LAB_STAYS_BUSY);
+    s.engine.recurrent = lab_server_does(&s, LAB_RECURRENT);
     /* Before it says that it listens: who reads that may stop it at once. */
     loop_on_signal(s.loop, SIGTERM, on_stop, &s);
     loop_on_signal(s.loop, SIGINT, on_stop, &s);

@@ -23,6 +23,12 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "slot files are little
 
 #define TYPE_F32 0
 
+/* Behind the rows where it behaves like a recurrent model: one cell for all tokens, as
+ * llama-server writes it, and a word in the place of its state. */
+struct state {
+    uint32_t cells, position, sequences, state;
+};
+
 struct slot_action {
     struct list link;
     struct lab_action action;
@@ -112,7 +118,22 @@ static unsigned char *file_of(const struct lab_server *s, const struct lab_slot 
     slotfile_compose(f, (uint32_t)slot->id, slot->tokens, n, &all, 1, bytes);
     free(rows);
     free(f);
+    if (n && lab_server_does(s, LAB_RECURRENT)) {
+        const struct state state = {1, n - 1, 0, n};
+        bytes = mem_realloc(bytes, *size + sizeof(state));
+        memcpy(bytes + *size, &state, sizeof(state));
+        *size += sizeof(state);
+    }
     return bytes;
+}
+
+/* The rows of a file that has all that this engine wants. */
+static struct slice rows_in(const struct lab_server *s, struct slice bytes)
+{
+    const bool recurrent = lab_server_does(s, LAB_RECURRENT);
+    return recurrent && bytes.len > sizeof(struct state)
+               ? slice_make(bytes.ptr, bytes.len - sizeof(struct state))
+               : bytes;
 }
 
 /* What of a file does not fit this engine; NULL: all fits. */
@@ -210,10 +231,11 @@ static void restore(struct slot_action *a, struct lab_slot *slot)
 {
     struct slotfile_frame *frame = frame_of(a->s);
     struct buf bytes =
-        read_all(a->path, slotfile_size(frame, (size_t)a->s->engine.context + 1));
+        read_all(a->path, slotfile_size(frame, (size_t)a->s->engine.context + 1) +
+                              sizeof(struct state));
     struct slotfile *f = mem_alloc(sizeof(*f));
     const char *why = "No available space in KV cache or invalid slot save file";
-    if (slotfile_parse(f, buf_slice(&bytes), NULL) == 0)
+    if (slotfile_parse(f, rows_in(a->s, buf_slice(&bytes)), NULL) == 0)
         why = misfit(a->s, f);
     if (!lab_server_does(a->s, LAB_RESTORE_LIES))
         lab_cache_cut(slot->cache, 0);

@@ -313,6 +313,36 @@ int slotfile_parse_any(struct slotfile *f, struct slice bytes, uint32_t **order,
     return rc;
 }
 
+/* What recurrent layers write: one cell that stands for all tokens up to the last, and of
+ * no sequence. A second cache of attention cannot look so: its cells have sequences. */
+static int check_state(const struct slotfile *f, struct cursor *c, struct err *e)
+{
+    const uint32_t cells = take_u32(c), position = take_u32(c), sequences = take_u32(c);
+    if (c->cut)
+        return cut_short(e);
+    if (cells != 1 || position + 1 != f->n_tokens || sequences != 0)
+        return err_set(e, ERR_UNSUPPORTED, "neither rows nor a recurrent state");
+    return 0;
+}
+
+int slotfile_parse_whole(struct slotfile *f, struct slice bytes, struct err *e)
+{
+    struct cursor c = {(const unsigned char *)bytes.ptr, bytes.len, false};
+    memset(f, 0, sizeof *f);
+    int rc = parse_head(f, &c, e);
+    if (!rc)
+        rc = parse_tokens(f, &c, e);
+    if (rc || !f->n_tokens) /* an empty slot */
+        return rc;
+    struct cursor at = c;
+    if (check_state(f, &at, NULL) == 0) /* without attention */
+        return 0;
+    rc = parse_streams(f, &c, e);
+    free(f->order);
+    f->order = NULL;
+    return rc ? rc : check_state(f, &c, e);
+}
+
 int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e)
 {
     uint32_t *order;

@@ -106,6 +106,11 @@ uint32_t cache_model_number(const struct cache *c, struct hash128 fingerprint)
     return 0;
 }
 
+bool cache_is_whole(const struct cache *c, uint32_t model)
+{
+    return model && !c->models[model - 1].token_bytes;
+}
+
 /* ---- reading ----------------------------------------------------------------------- */
 
 struct gather {
@@ -277,11 +282,12 @@ void cache_learn(struct cache *c, struct hash128 fingerprint,
     const size_t depth = tree_mark_blocks(lesson->end);
     struct hash128 *chain = mem_array(depth + 1, sizeof(*chain));
     tree_walk(c->tree, lesson->end, collect_hash, chain);
+    const bool whole = cache_is_whole(c, cache_model_number(c, fingerprint));
     const uint32_t file = prompt_log_file(c->log);
     for (size_t i = 0; i < lesson->n; i++) {
         struct prompt_record r;
         if (!cache_record(c, &lesson->v[i], chain, depth, &r) ||
-            tree_mark_tokens(lesson->end) < r.boundary.low)
+            (!whole && tree_mark_tokens(lesson->end) < r.boundary.low))
             break; /* not known, or not its blocks */
         if (index_written(c->index, lesson->v, i, file))
             continue;

@@ -21,6 +21,8 @@ struct forgetting {
     struct piece *v; /* all the pieces of that start */
     size_t n, from;  /* from: the first one that nothing else shares */
     bool placed;     /* `at` is set: the first block to go */
+    bool is_whole;   /* … or all of that owner go */
+    uint32_t owner;
     struct tree_mark at;
     size_t prompts, blocks;
     cache_forget_cb done;
@@ -68,6 +70,29 @@ static uint32_t tokens_before(struct forgetting *f)
     return hit.low;
 }
 
+static bool model_of_block(void *arg, struct tree_block *b, size_t depth)
+{
+    uint32_t *model = arg;
+    (void)depth;
+    *model = CACHE_MODEL_OF(b);
+    return true;
+}
+
+/* Whole states stand side by side, and which of them begin with a text cannot be seen of
+ * them: all of its owner go. */
+static void find_whole(struct forgetting *f, const struct tree_mark *at)
+{
+    struct cache *c = f->c;
+    struct index_record r;
+    uint32_t model = 0;
+    tree_walk(c->tree, at, model_of_block, &model);
+    for (uint32_t i = 1; !model && i <= c->n_models; i++)
+        f->is_whole |= cache_is_whole(c, i); /* the one that was known has gone */
+    f->is_whole |= cache_is_whole(c, model);
+    if (f->is_whole && index_export(c->index, f->v, f->n - 1, &r))
+        f->owner = r.owner;
+}
+
 /* Where the texts that begin so part from all others, and their blocks with them. */
 static void find_place(struct forgetting *f)
 {
@@ -77,9 +102,10 @@ static void find_place(struct forgetting *f)
     f->from = f->n - 1;
     index_find(c->index, f->v, f->n, &hit);
     if (hit.n_pieces == f->n) {
+        find_whole(f, &hit.at);
         f->from = index_branch(c->index, f->v, f->n);
         const size_t blocks = tokens_before(f) / c->o.block_tokens + 1;
-        if (tree_mark_blocks(&hit.at) >= blocks) {
+        if (!f->is_whole && tree_mark_blocks(&hit.at) >= blocks) {
             tree_mark_copy(c->tree, &f->at, &hit.at);
             tree_mark_up(c->tree, &f->at, blocks);
         }
@@ -98,8 +124,8 @@ static size_t forget_prompts(struct forgetting *f)
 static size_t forget_blocks(struct forgetting *f)
 {
     struct tree *t = f->c->tree;
-    if (!f->v)
-        return tree_drop_owner(t, f->tenant, AT_ONCE);
+    if (!f->v || f->is_whole)
+        return tree_drop_owner(t, f->v ? f->owner : f->tenant, AT_ONCE);
     const size_t depth = tree_mark_blocks(&f->at);
     const size_t n = tree_drop_some(t, &f->at, AT_ONCE);
     if (tree_mark_blocks(&f->at) < depth)

@@ -116,6 +116,7 @@ uint32_t cache_root_tenant(struct hash128 root);
 
 /* Number of a fingerprint, 0 where it is new. */
 uint32_t cache_model_number(const struct cache *c, struct hash128 fingerprint);
+bool cache_is_whole(const struct cache *c, uint32_t model); /* its blocks are states */
 
 /* Foreign blocks go where ours need their room in the budget. */
 void cache_make_room(struct cache *c, struct hash128 fingerprint);

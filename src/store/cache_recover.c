@@ -127,10 +127,16 @@ static size_t link_parent(struct cache_recovery *a)
     return 1;
 }
 
+/* As it was inserted: a whole state has a little less for each of its words. */
+static uint64_t token_bytes(const struct store_head *h)
+{
+    return (h->rows_bytes + h->n_tokens - 1) / h->n_tokens;
+}
+
 /* Takes the room for a block; once there was too little, nothing older is kept. */
 static bool take_room(struct cache_recovery *a, const struct found *f)
 {
-    const uint64_t bytes = a->c->models[a->model - 1].token_bytes * f->head.n_tokens;
+    const uint64_t bytes = token_bytes(&f->head) * f->head.n_tokens;
     if (a->room_blocks == 0 || a->room_bytes < bytes) {
         a->room_blocks = 0;
         return false;
@@ -257,7 +263,7 @@ static void insert_found(struct cache_recovery *a, size_t leaf)
                                     .n = tail ? n - 1 : n,
                                     .tokens = tokens,
                                     .tail_tokens = tail ? end->n_tokens : 0,
-                                    .token_bytes = c->models[a->model - 1].token_bytes,
+                                    .token_bytes = token_bytes(end),
                                     .owner = tenant,
                                     .order = cache_order_of(c, tenant, a->model)};
     tree_now(c->tree, cache_clock_at(&c->clock, a->v[leaf].used_s));

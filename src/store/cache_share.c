@@ -156,7 +156,8 @@ void cache_share_lesson(struct cache *c, struct hash128 fingerprint,
                         const struct index_lesson *lesson)
 {
     struct store_redis *redis = c->store->redis;
-    const bool shared = redis && lesson->end && cache_model_number(c, fingerprint);
+    const uint32_t model = cache_model_number(c, fingerprint);
+    const bool shared = redis && lesson->end && model && !cache_is_whole(c, model);
     const size_t n = shared ? covered(c, lesson) : 0;
     if (!n)
         return;

@@ -64,6 +64,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(rows);
         free(order);
     }
+    if (slotfile_parse_whole(s, slice_make((const char *)data, size), NULL) == 0)
+        for (uint32_t i = 0; i < s->n_tokens; i++)
+            assert(slotfile_token(s, i) <= INT32_MAX);
     free(s);
     return 0;
 }

@@ -557,6 +557,63 @@ static void test_slotfile_refuses_a_second_cache(void **state)
     free(s);
 }
 
+/* Bytes of a file from `at` on are exchanged for these words. */
+static int parse_whole(struct slotfile *s, const struct file *f, size_t at,
+                       const uint32_t *words, size_t n_words)
+{
+    const size_t size = at + 4 * n_words;
+    unsigned char *bytes = mem_alloc(size);
+    memcpy(bytes, f->bytes, at);
+    memcpy(bytes + at, words, 4 * n_words);
+    struct err e = {0};
+    const int rc = slotfile_parse_whole(s, slice_make((char *)bytes, size), &e);
+    assert_int_equal(rc, e.code);
+    free(bytes);
+    return rc;
+}
+
+static void test_slotfile_whole_states(void **state)
+{
+    (void)state;
+    struct file f;
+    struct slotfile *s = parse_sample("v2-q8_0-slot0", &f);
+    const uint32_t row = s->frame.layers[0].k_type;
+    uint32_t words[] = {1, s->n_tokens - 1, 0, 77}; /* one cell, its place, no sequence */
+    for (size_t at = f.size;; at = AT_STREAMS) {    /* beside attention, or alone */
+        assert_int_equal(parse_whole(s, &f, at, words, 4), 0);
+        assert_int_equal(s->n_tokens, 5);
+        assert_int_equal(slotfile_token(s, 4), prompt[4]);
+        assert_int_equal(s->frame.n_layers, at == f.size ? 2 : 0);
+        assert_int_equal(s->frame.layers[0].k_type, at == f.size ? row : 0);
+        assert_int_not_equal(parse_whole(s, &f, at, words, 2), 0); /* cut short */
+        for (size_t i = 0; i < 3; i++) {
+            words[i] += 1;
+            assert_int_not_equal(parse_whole(s, &f, at, words, 4), 0);
+            words[i] -= 1;
+        }
+        if (at == AT_STREAMS)
+            break;
+    }
+    drop(s, &f);
+}
+
+/* Sliding windows: attention alone, or twice, has its rows in cells of a sequence. */
+static void test_slotfile_whole_states_are_no_second_cache(void **state)
+{
+    (void)state;
+    struct slotfile *s = mem_alloc(sizeof *s);
+    struct file f = load("v2-f16-unified-slot1");
+    const uint32_t none = 0;
+    const size_t cache = f.size - AT_STREAMS;
+    struct file twice = {mem_alloc(f.size + cache), f.size + cache};
+    memcpy(twice.bytes, f.bytes, f.size);
+    memcpy(twice.bytes + f.size, f.bytes + AT_STREAMS, cache);
+    assert_int_equal(parse_whole(s, &f, f.size, &none, 0), ERR_FORMAT);
+    assert_int_equal(parse_whole(s, &twice, twice.size, &none, 0), ERR_UNSUPPORTED);
+    free(twice.bytes);
+    drop(s, &f);
+}
+
 /* Exchanges two cells, with the rows of each layer. */
 static void exchange(struct slotfile *s, struct file *f, size_t at_cells, size_t a,
                      size_t b)
@@ -663,6 +720,8 @@ int main(void)
         cmocka_unit_test(test_slotfile_refuses_what_it_does_not_understand),
         cmocka_unit_test(test_slotfile_refuses_transposed_v),
         cmocka_unit_test(test_slotfile_refuses_a_second_cache),
+        cmocka_unit_test(test_slotfile_whole_states),
+        cmocka_unit_test(test_slotfile_whole_states_are_no_second_cache),
         cmocka_unit_test(test_slotfile_cells_in_any_order),
         cmocka_unit_test(test_slotfile_refuses_cells_in_two_streams),
         cmocka_unit_test(test_slotfile_refuses_words_behind_the_tokens),
