@@ -402,8 +402,9 @@ static void on_sent(void *arg)
 static size_t write_splice(struct request *rq, struct slice body)
 {
     const struct plan *plan = &rq->job.plan;
-    const bool cold = plan->fresh || plan->held_out;
-    const bool at_end = plan->fresh && rq->in.prompt.has_cache_prompt;
+    const bool said_so = rq->in.prompt.bar == PROMPT_BAR_NO_CACHE;
+    const bool cold = (plan->fresh || plan->held_out) && !said_so;
+    const bool at_end = cold && rq->in.prompt.has_cache_prompt;
     const char *comma = rq->in.prompt.splice_comma ? "," : "";
     char slot[24] = "";
     size_t at = rq->in.prompt.splice_at;
