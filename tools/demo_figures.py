@@ -47,8 +47,10 @@ def figures(model, stock, incipit):
     store = incipit.parts[-1]["store"]
     for name in ("resident_tokens", "restored_tokens"):
         mine[name] = sum(t[name] for t in totals)
-    for name in ("restores", "saves", "saves_skipped", "save_failures"):
+    for name in ("restores", "saves", "save_failures"):
         mine[name] = sum(p["replicas"][0][name] for p in incipit.parts)
+    mine["saves_skipped"] = sum(sum(p["replicas"][0]["saves_skipped"].values())
+                                for p in incipit.parts)
     mine |= confirmed([t["savings"]["confirmed"] for t in totals])
     mine["restore_failures"] = sum(sum(p["replicas"][0]["restore_failures"].values())
                                    for p in incipit.parts)

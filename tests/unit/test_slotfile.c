@@ -557,18 +557,21 @@ static void test_slotfile_refuses_a_second_cache(void **state)
     free(s);
 }
 
-/* Bytes of a file from `at` on are exchanged for these words. */
+/* Bytes of a file from `at` on are exchanged for these words; what is parsed lives until
+ * the next call. */
+static unsigned char *exchanged;
+
 static int parse_whole(struct slotfile *s, const struct file *f, size_t at,
                        const uint32_t *words, size_t n_words)
 {
     const size_t size = at + 4 * n_words;
-    unsigned char *bytes = mem_alloc(size);
+    free(exchanged);
+    unsigned char *bytes = exchanged = mem_alloc(size);
     memcpy(bytes, f->bytes, at);
     memcpy(bytes + at, words, 4 * n_words);
     struct err e = {0};
     const int rc = slotfile_parse_whole(s, slice_make((char *)bytes, size), &e);
     assert_int_equal(rc, e.code);
-    free(bytes);
     return rc;
 }
 
