@@ -64,10 +64,10 @@ static double one_way(const struct llama_logits *a, const struct llama_logits *b
     return most;
 }
 
-bool llama_logits_agree(const struct llama_logits *a, const struct llama_logits *b)
+bool llama_logits_agree(const struct llama_logits *a, const struct llama_logits *b,
+                        double tolerance)
 {
-    return a->n && b->n && one_way(a, b) <= LLAMA_LOGITS_TOLERANCE &&
-           one_way(b, a) <= LLAMA_LOGITS_TOLERANCE;
+    return a->n && b->n && one_way(a, b) <= tolerance && one_way(b, a) <= tolerance;
 }
 
 /* "token logprob" a line. */
@@ -109,7 +109,7 @@ static unsigned find_variant(struct store *s, struct hash128 base,
             return i;
         }
         parse_logits(text, &known);
-        if (llama_logits_agree(&known, seen))
+        if (llama_logits_agree(&known, seen, LLAMA_LOGITS_TOLERANCE))
             return i;
     }
     return VARIANTS;
@@ -138,7 +138,8 @@ static bool same_answers(const char *ours, const char *theirs)
     struct llama_logits a, b;
     parse_logits(ours, &a);
     parse_logits(theirs, &b);
-    return a.n || b.n ? llama_logits_agree(&a, &b) : !*ours && !*theirs;
+    return a.n || b.n ? llama_logits_agree(&a, &b, LLAMA_LOGITS_TOLERANCE)
+                      : !*ours && !*theirs;
 }
 
 void llama_vouch(struct store *s, struct hash128 fingerprint,

@@ -245,6 +245,7 @@ struct hash128 llama_adapters_digest(json_t *doc);
 #define LLAMA_LOGITS 32         /* asked for, and kept in the note */
 #define LLAMA_LOGITS_COMPARED 8 /* of these, compared: each must be among the other's */
 #define LLAMA_LOGITS_TOLERANCE 0.15 /* of their logarithms (docs/store.md: measured) */
+#define LLAMA_ANSWER_TOLERANCE 1.0  /* of a restored slot: wrong rows say other things */
 
 struct llama_logits {
     size_t n;
@@ -256,7 +257,8 @@ struct llama_logits {
 
 /* Out of the answer of /completion; false where it has too few of them. */
 bool llama_logits_read(json_t *answer, struct llama_logits *out);
-bool llama_logits_agree(const struct llama_logits *a, const struct llama_logits *b);
+bool llama_logits_agree(const struct llama_logits *a, const struct llama_logits *b,
+                        double tolerance);
 
 /* Fingerprint of an engine with this identity and these answers (n 0: not known); keeps
  * a note in the store. */
