@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/units.h"
 #include "cmd/cmd.h"
-#include "load/draw.h"
+#include "base/draw.h"
 #include "load/report.h"
 #include "load/service.h"
 

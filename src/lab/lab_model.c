@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/draw.h"
 #include "base/mem.h"
 #include "lab_math.h"
 #include "lab_parts.h"
@@ -55,19 +56,10 @@ struct lab_model {
 
 /* ---- weights ----------------------------------------------------------------------- */
 
-/* SplitMix64 (Steele, Lea, Flood 2014). */
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* Evenly between -reach and reach, in steps that f32 holds exactly. */
 static float draw_weight(uint64_t *state, float reach)
 {
-    const int32_t steps = (int32_t)(draw(state) >> 40) - (1 << 23);
+    const int32_t steps = (int32_t)(draw_next(state) >> 40) - (1 << 23);
     return (float)steps * 0x1p-23f * reach;
 }
 

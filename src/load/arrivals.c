@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "load/draw.h"
+#include "base/draw.h"
 
 #define WHAT_ARRIVALS 100
 

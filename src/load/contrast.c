@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "load/draw.h"
+#include "base/draw.h"
 
 #define LEAST_RESAMPLES 200
 #define MOST_DRAWS 40000000 /* of values, in all resamples together: some 100 ms */

@@ -14,7 +14,7 @@
 #include "base/list.h"
 #include "base/mem.h"
 #include "load/arrivals.h"
-#include "load/draw.h"
+#include "base/draw.h"
 #include "wire/upstream.h"
 
 #define CONNECT_MS 10000

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/nearest.h"
 #include "base/units.h"
-#include "load/draw.h"
+#include "base/draw.h"
 #include "workload_parts.h"
 
 enum kind { ALONE, MIX, SHARED, CHAT };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "workload_parts.h"
 
-#include "load/draw.h"
+#include "base/draw.h"
 
 /* 128 words: seven bits of each random number decide. */
 static const char *const words[128] = {

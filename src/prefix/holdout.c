@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/draw.h"
 #include "base/mem.h"
 
 #define LEAST_RESAMPLES 200
@@ -32,20 +33,6 @@ struct holdout {
     struct holdout_result last;
     bool stale; /* samples came since `last` */
 };
-
-/* splitmix64 */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static uint32_t below(uint64_t *state, uint32_t n)
-{
-    return (uint32_t)((next_random(state) >> 32) * n >> 32);
-}
 
 struct holdout *holdout_new(double share, uint64_t seed)
 {
@@ -89,9 +76,9 @@ static struct group *find_or_make(struct holdout *h, struct hash128 key)
 static void begin_block(struct holdout *h, struct group *g)
 {
     const double size = 1 / h->share,
-                 part = (double)below(&h->rng, 1u << 30) / (1u << 30);
+                 part = (double)draw_below(&h->rng, 1u << 30) / (1u << 30);
     g->block = (uint32_t)(floor(size) + (part < size - floor(size)));
-    g->hit = below(&h->rng, g->block);
+    g->hit = draw_below(&h->rng, g->block);
     g->at = 0;
 }
 
@@ -224,7 +211,7 @@ static void resample(const struct table *from, struct table *to, uint64_t *rng)
             const struct cell *a = &from->cells[i][arm];
             struct cell *b = &to->cells[i][arm];
             for (uint32_t j = 0; j < a->n; j++)
-                b->v[j] = a->v[below(rng, a->n)];
+                b->v[j] = a->v[draw_below(rng, a->n)];
             sum_up(b);
         }
 }

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "cmocka_all.h"
-#include "load/draw.h"
+#include "base/draw.h"
 
 #define N 40
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/draw.h"
 #include "base/mem.h"
 #include "cmocka_all.h"
 #include "prefix/tree.h"
@@ -17,10 +18,7 @@ static uint64_t rng;
 
 static uint64_t below(uint64_t n)
 {
-    uint64_t z = rng += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (z ^ z >> 31) % n;
+    return draw_next(&rng) % n;
 }
 
 /* An item stands for all before it: its name covers them. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/draw.h"
 #include "cmocka_all.h"
 
 static uint64_t rng;
@@ -12,10 +13,7 @@ static uint64_t rng;
 /* In (0, 1). */
 static double uniform(void)
 {
-    uint64_t z = rng += 0x9e3779b97f4a7c15u; /* splitmix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return ((double)((z ^ z >> 31) >> 12) + 0.5) / 4503599627370496.0;
+    return ((double)(draw_next(&rng) >> 12) + 0.5) / 4503599627370496.0;
 }
 
 static double between(double low, double high)

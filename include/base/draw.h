@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-#ifndef INCIPIT_LOAD_DRAW_H
-#define INCIPIT_LOAD_DRAW_H
+#ifndef INCIPIT_BASE_DRAW_H
+#define INCIPIT_BASE_DRAW_H
 
 /*
- * Random numbers that a seed repeats on every machine (splitmix64). draw_key() makes a
- * state of its own for each thing that is drawn, so that nothing depends on the order in
- * which things are asked for.
+ * Random numbers that a seed repeats on every machine: SplitMix64 (Steele, Lea, Flood
+ * 2014). draw_key() makes a state of its own for each thing that is drawn, so that
+ * nothing depends on the order in which things are asked for.
  */
 
 #include <stdint.h>
