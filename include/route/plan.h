@@ -113,6 +113,9 @@ struct plan_save_choice {
 
 struct plan_save_choice plan_save(const struct plan_save *s);
 
+/* How long the save itself takes. */
+double plan_save_ms(const struct plan_save *s);
+
 /* The same for a slot that the first of `waiting` requests is about to overwrite: all of
  * them wait for the save, so it is NOW or NOT_WORTH, and at most max_stall long. (For the
  * batch under way they would have to wait as well.) */

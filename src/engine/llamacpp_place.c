@@ -551,7 +551,7 @@ static bool pump_once(struct llama *l)
         }
         if (place(l, job))
             return true;
-        if (job->wants_slot < 0)
+        if (job->wants_slot < 0 || slots_that_are(l, SLOT_SAVING)) /* saved first */
             return false;
     }
     return false;

@@ -80,11 +80,6 @@ static bool may_save_first(const struct llama *l)
     return l->store_on && l->r->o.save && l->r->o.save_first && !l->binding.active;
 }
 
-static double own_ms(const struct plan_save *q)
-{
-    return (double)q->all_tokens * (double)q->token_bytes / q->save_bytes_per_ms;
-}
-
 /* Is it to be saved now? Sets how long it is to wait where not. */
 static bool weigh(struct llama *l, struct llama_slot *s, double *value_ms, double *later)
 {
@@ -128,7 +123,7 @@ void llama_save_kept(struct llama *l)
         if (s->state != SLOT_IDLE || !s->unsaved || !s->holds->keep)
             continue;
         const struct plan_save q = question(l, s);
-        if (own_ms(&q) > q.max_stall_ms)
+        if (plan_save_ms(&q) > q.max_stall_ms)
             continue;
         if (!l->r->o.save) {
             llama_skip_save(l, s, SAVE_OFF);

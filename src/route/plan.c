@@ -127,12 +127,20 @@ static bool is_time(const struct plan_save *s, double stall_ms, double value_ms)
     return stall_ms * s->busy_slots + arrivals_ms < value_ms;
 }
 
+double plan_save_ms(const struct plan_save *s)
+{
+    return (double)s->all_tokens * (double)s->token_bytes / s->save_bytes_per_ms;
+}
+
+static double value_ms(const struct plan_save *s)
+{
+    return s->new_tokens * s->reuse * (s->ms_per_token - s->restore_ms_per_token);
+}
+
 struct plan_save_choice plan_save(const struct plan_save *s)
 {
-    const double stall_ms =
-        (double)s->all_tokens * (double)s->token_bytes / s->save_bytes_per_ms;
-    struct plan_save_choice c = {.when = PLAN_SAVE_NOT_WORTH};
-    c.value_ms = s->new_tokens * s->reuse * (s->ms_per_token - s->restore_ms_per_token);
+    const double stall_ms = plan_save_ms(s);
+    struct plan_save_choice c = {.when = PLAN_SAVE_NOT_WORTH, .value_ms = value_ms(s)};
     if (s->new_tokens < s->block_tokens || c.value_ms <= 0)
         return c;
     const double quiet_ms = quiet_needed_ms(s, stall_ms, c.value_ms);
@@ -151,10 +159,8 @@ struct plan_save_choice plan_save(const struct plan_save *s)
 
 struct plan_save_choice plan_save_first(const struct plan_save *s, unsigned waiting)
 {
-    const double stall_ms =
-        (double)s->all_tokens * (double)s->token_bytes / s->save_bytes_per_ms;
-    struct plan_save_choice c = {.when = PLAN_SAVE_NOT_WORTH};
-    c.value_ms = s->new_tokens * s->reuse * (s->ms_per_token - s->restore_ms_per_token);
+    const double stall_ms = plan_save_ms(s);
+    struct plan_save_choice c = {.when = PLAN_SAVE_NOT_WORTH, .value_ms = value_ms(s)};
     if (s->new_tokens >= s->block_tokens && s->stalled_ms + stall_ms <= s->max_stall_ms &&
         stall_ms * (s->busy_slots + waiting) < c.value_ms)
         c.when = PLAN_SAVE_NOW;
