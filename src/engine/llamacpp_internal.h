@@ -335,6 +335,8 @@ void llama_whole_learn_size(struct llama *l, uint64_t bytes, uint32_t tokens);
 /* llamacpp_scratch.c: path of a scratch file in the slot directory; `name` gets its bare
  * name. */
 char *llama_scratch(struct llama *l, char name[64]);
+/* Writes a new one (0600). 0 or an errno. For workers. */
+int llama_scratch_write(const char *path, const unsigned char *bytes, size_t size);
 /* Removes those that a gateway which is gone has left there. */
 void llama_scratch_clean(const char *dir);
 /* Looks at the file system: is it large enough for all slots? Says so where not. */

@@ -16,19 +16,6 @@
 
 #define MAX_FILE ((off_t)4 << 30) /* of a saved slot that is looked at */
 
-static int write_file(const char *path, const unsigned char *bytes, size_t n,
-                      struct err *e)
-{
-    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return err_errno(e, "creating a file in the slot directory");
-    const ssize_t wrote = write(fd, bytes, n);
-    close(fd);
-    if (wrote != (ssize_t)n)
-        return err_set(e, ERR_IO, "writing to the slot directory: no space?");
-    return 0;
-}
-
 /* Writes the same slot without its last tokens. */
 static void write_cut(struct llama_look *k, const struct slotfile *f)
 {
@@ -43,7 +30,9 @@ static void write_cut(struct llama_look *k, const struct slotfile *f)
     k->rows = chain_checksum(slice_make((const char *)rows, n * f->frame.token_bytes));
     const struct slotfile_part part = {rows, n, n};
     slotfile_compose(&f->frame, 0, tokens, n, &part, 1, out);
-    write_file(k->cut_path, out, size, &k->err);
+    const int error = llama_scratch_write(k->cut_path, out, size);
+    if (error)
+        err_set(&k->err, ERR_IO, "writing to the slot directory: %s", strerror(error));
     free(out);
     free(rows);
     free(tokens);

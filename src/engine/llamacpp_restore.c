@@ -18,11 +18,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -229,21 +227,8 @@ static void on_checked(void *arg, bool answered)
 /* On a worker: a file that only the engine will read. */
 static void write_file(struct restore *op, const unsigned char *bytes, size_t size)
 {
-    const int fd =
-        open(op->path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    size_t done = 0;
-    while (fd >= 0 && done < size) {
-        const ssize_t n = write(fd, bytes + done, size - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break;
-        done += (size_t)n;
-    }
-    op->error = fd < 0 || done < size ? (errno ? errno : EIO) : 0;
+    op->error = llama_scratch_write(op->path, bytes, size);
     op->bytes = size;
-    if (fd >= 0)
-        close(fd);
 }
 
 /* The file says itself how many tokens it holds. */

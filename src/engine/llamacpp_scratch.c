@@ -84,6 +84,24 @@ void llama_scratch_clean(const char *path)
         log_event(LOG_INFO, "scratch-cleaned", "files", "%d", n, NULL);
 }
 
+int llama_scratch_write(const char *path, const unsigned char *bytes, size_t size)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    size_t done = 0;
+    while (fd >= 0 && done < size) {
+        const ssize_t n = write(fd, bytes + done, size - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            break;
+        done += (size_t)n;
+    }
+    const int error = fd < 0 || done < size ? (errno ? errno : EIO) : 0;
+    if (fd >= 0)
+        close(fd);
+    return error;
+}
+
 /* ---- room -------------------------------------------------------------------------- */
 
 /* Metadata of a local file system, as unlink() is: it does not make the loop wait. */
