@@ -38,7 +38,16 @@ struct measure_request {
     uint32_t block_tokens; /* less than a block reused is no hit */
 };
 
-void measure_add(struct measure *m, struct holdout *h, const struct measure_request *rq);
+/*
+ * Returns what the same prompt would have cost cold by `model`, less what it took; NAN
+ * where that is not known: other requests were in its way, nothing was reused, or the
+ * model has not seen such lengths. Waiting for a save and restoring are part of what a hit
+ * took, but not of what the models are fed with: without the gateway there would be
+ * neither. `model` learns from it as well; it is what live figures of the replica are
+ * made of, totals have models of their own.
+ */
+double measure_add(struct measure *m, struct ttft_model *model, struct holdout *h,
+                   const struct measure_request *rq);
 
 /* "savings" of the admin pages: of one replica, with its hold-out … */
 json_t *measure_json(struct measure *m, struct holdout *h, double share);

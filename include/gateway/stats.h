@@ -83,6 +83,9 @@ const char *stats_miss_name(size_t i);
 /* Everything as JSON; rates are null while nothing was counted. */
 json_t *stats_json(const struct figures *f);
 
+/* null where there is none. */
+json_t *stats_real(double v);
+
 double stats_hit_rate_tokens(const struct figures *f);   /* NAN while unknown */
 double stats_hit_rate_requests(const struct figures *f); /* NAN while unknown */
 

@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "gateway/stats.h"
+
 static const char confirmed_method[] = "cold model of this engine less measured time to "
                                        "first token, over hits that no other "
                                        "prefill overlapped; 95 % prediction interval";
@@ -10,38 +12,46 @@ static const char measured_method[] = "randomised hold-out, balanced within grou
                                       "prompts that start alike and adjusted "
                                       "to equal length; 95 % bootstrap-t interval";
 
-void measure_add(struct measure *m, struct holdout *h, const struct measure_request *rq)
+static double saved_ms(struct ttft_model *model, const struct measure_request *rq)
+{
+    struct ttft_estimate cold;
+    if (rq->cached_tokens < 1 || !ttft_predict(model, 0, rq->prompt_tokens, &cold) ||
+        cold.extrapolated)
+        return NAN;
+    return cold.ms - rq->ttft_ms;
+}
+
+double measure_add(struct measure *m, struct ttft_model *model, struct holdout *h,
+                   const struct measure_request *rq)
 {
     const double fresh = rq->prompt_tokens - rq->cached_tokens;
+    const double ms = rq->ttft_ms - rq->before_ms;
     const bool hit = rq->cached_tokens >= rq->block_tokens;
     const enum savings_source source = !hit           ? SAVINGS_COLD
                                        : rq->restored ? SAVINGS_RESTORED
                                                       : SAVINGS_RESIDENT;
     if (rq->ttft_ms < 0) {
         m->unknown += hit;
-        return;
+        return NAN;
     }
     if (rq->drawn)
         holdout_add(h, rq->group, rq->held_out, rq->prompt_tokens, rq->ttft_ms);
-    if (rq->overlapped)
+    if (rq->overlapped) {
         m->overlapped += hit;
-    else
-        savings_add(&m->confirmed, source, rq->cached_tokens, fresh,
-                    rq->ttft_ms - rq->before_ms, rq->before_ms);
+        return NAN;
+    }
+    ttft_add(model, rq->cached_tokens, fresh, ms);
+    savings_add(&m->confirmed, source, rq->cached_tokens, fresh, ms, rq->before_ms);
+    return saved_ms(model, rq);
 }
 
 /* ---- telling ----------------------------------------------------------------------- */
 
-static json_t *real_or_null(double v)
-{
-    return isfinite(v) ? json_real(v) : json_null();
-}
-
 static json_t *total_json(const struct savings_total *t)
 {
     return json_pack("{s:I,s:o,s:o,s:o,s:I}", "n", (json_int_t)t->n, "saved_ms",
-                     real_or_null(t->ms), "low", real_or_null(t->low), "high",
-                     real_or_null(t->high), "unjudged", (json_int_t)t->unjudged);
+                     stats_real(t->ms), "low", stats_real(t->low), "high",
+                     stats_real(t->high), "unjudged", (json_int_t)t->unjudged);
 }
 
 void measure_sum_add(struct measure_sum *sum, struct measure *m)
@@ -73,9 +83,9 @@ static json_t *measured_json(struct holdout *h, double share)
     return json_pack("{s:f,s:I,s:I,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:s}", "share", share,
                      "n_cold", (json_int_t)r.n_cold, "n_cached", (json_int_t)r.n_cached,
                      "waiting", (json_int_t)r.waiting, "groups", (int)r.groups, "cold_ms",
-                     real_or_null(r.cold_ms), "cached_ms", real_or_null(r.cached_ms),
-                     "saved_ms_per_request", real_or_null(r.saved_ms), "low",
-                     real_or_null(r.low), "high", real_or_null(r.high), "method",
+                     stats_real(r.cold_ms), "cached_ms", stats_real(r.cached_ms),
+                     "saved_ms_per_request", stats_real(r.saved_ms), "low",
+                     stats_real(r.low), "high", stats_real(r.high), "method",
                      measured_method);
 }
 

@@ -9,26 +9,21 @@
 
 #include "gateway/inspect.h"
 #include "gateway/routes.h"
+#include "gateway/stats.h"
 #include "prefix/chain.h"
 #include "proto/prompt.h"
 
 /* ---- the report -------------------------------------------------------------------- */
 
-static json_t *real_or_null(double v)
-{
-    return isfinite(v) ? json_real(v) : json_null();
-}
-
 static json_t *size_json(const struct outlook_figures *f, const struct outlook_size *s,
                          uint64_t token_bytes)
 {
     const double all = f->prompt_tokens > 0 ? f->prompt_tokens : (double)NAN;
-    json_t *o =
-        json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}", "tokens", real_or_null(s->tokens),
-                  "reused_tokens", real_or_null(s->reused_tokens), "reused_share",
-                  real_or_null(s->reused_tokens / all), "saved_ms",
-                  real_or_null(s->saved_ms), "low", real_or_null(s->saved_ms - s->half),
-                  "high", real_or_null(s->saved_ms + s->half));
+    json_t *o = json_pack(
+        "{s:o,s:o,s:o,s:o,s:o,s:o}", "tokens", stats_real(s->tokens), "reused_tokens",
+        stats_real(s->reused_tokens), "reused_share", stats_real(s->reused_tokens / all),
+        "saved_ms", stats_real(s->saved_ms), "low", stats_real(s->saved_ms - s->half),
+        "high", stats_real(s->saved_ms + s->half));
     json_object_set_new(o, "bytes",
                         token_bytes ? json_real(s->tokens * (double)token_bytes)
                                     : json_null());
@@ -59,7 +54,7 @@ json_t *observe_json(struct outlook *o, uint64_t token_bytes)
         "{s:I,s:I,s:I,s:f,s:f,s:o,s:f,s:o,s:o,s:o}", "requests", (json_int_t)f.requests,
         "counted", (json_int_t)f.counted, "timed", (json_int_t)f.timed, "prompt_tokens",
         f.prompt_tokens, "engine_reused_tokens", f.engine_tokens, "engine_reused_share",
-        f.counted ? real_or_null(f.engine_tokens / f.counted_tokens) : json_null(),
+        f.counted ? stats_real(f.engine_tokens / f.counted_tokens) : json_null(),
         "distinct_tokens", f.distinct_tokens, "token_bytes",
         token_bytes ? json_integer((json_int_t)token_bytes) : json_null(), "lost_tokens",
         lost, "sizes", sizes_json(&f, token_bytes));

@@ -111,30 +111,28 @@ static double restore_ms(const struct request *rq)
     return ms_between(rq->stamp_us[REQUEST_RESTORE], rq->stamp_us[REQUEST_SEND]);
 }
 
-/* A whole answer with the engine's own counts. */
-static bool is_counted(const struct request *rq)
+/* Where the answer was whole and has the engine's own counts; what it saved, NAN where
+ * that is not known. */
+static double measure(struct request *rq, double ttft)
 {
     const struct answer_facts *f = facts_of(rq);
-    return f && rq->outcome == STATS_COMPLETED && f->prompt_tokens > 0 &&
-           f->cached_tokens >= 0;
-}
-
-static void measure(struct request *rq, double ttft)
-{
     const struct plan *plan = &rq->job.plan;
+    if (!f || rq->outcome != STATS_COMPLETED || f->prompt_tokens <= 0 ||
+        f->cached_tokens < 0)
+        return NAN;
     struct replica *r = rq->target->replica;
-    const struct measure_request m = {
-        .ttft_ms = ttft,
-        .before_ms = queue_ms(rq) + restore_ms(rq),
-        .prompt_tokens = (double)facts_of(rq)->prompt_tokens,
-        .cached_tokens = (double)facts_of(rq)->cached_tokens,
-        .overlapped = plan->overlap || plan->behind_others,
-        .restored = plan->restored,
-        .drawn = plan->drawn,
-        .held_out = plan->held_out,
-        .group = rq->in.pieces.n ? rq->in.pieces.v[0].hash : (struct hash128){0, 0},
-        .block_tokens = cache_block_tokens(rq->w->cache)};
-    measure_add(&rq->target->measure, r->holdout, &m);
+    const struct measure_request m = {.ttft_ms = ttft,
+                                      .before_ms = queue_ms(rq) + restore_ms(rq),
+                                      .prompt_tokens = (double)f->prompt_tokens,
+                                      .cached_tokens = (double)f->cached_tokens,
+                                      .overlapped = plan->overlap || plan->behind_others,
+                                      .restored = plan->restored,
+                                      .drawn = plan->drawn,
+                                      .held_out = plan->held_out,
+                                      .group = rq->in.pieces.n ? rq->in.pieces.v[0].hash
+                                                               : (struct hash128){0, 0},
+                                      .block_tokens = cache_block_tokens(rq->w->cache)};
+    return measure_add(&rq->target->measure, &r->ttft, r->holdout, &m);
 }
 
 /* Once the answer's pieces have been added: the next turn quotes both. */
@@ -151,26 +149,6 @@ static void observe(struct request *rq, double ttft)
                                       .cached_tokens = (double)f->cached_tokens,
                                       .ttft_ms = plan->overlap ? -1 : ttft};
     outlook_add(rq->w->outlook, &o);
-}
-
-/*
- * What the same prompt would have cost cold, less what it took: only where no other
- * request was in its way and the model has seen such lengths. Waiting for a save and
- * restoring are part of what a hit took, but not of what the model is fed with: without
- * the gateway there would be neither.
- */
-static double saved_ms(struct request *rq, double ttft)
-{
-    const struct answer_facts *f = facts_of(rq);
-    struct ttft_estimate cold;
-    if (ttft < 0 || !is_counted(rq) || rq->job.plan.overlap || rq->job.plan.behind_others)
-        return NAN;
-    struct ttft_model *model = &rq->target->replica->ttft;
-    const double prompt = (double)f->prompt_tokens, cached = (double)f->cached_tokens;
-    ttft_add(model, cached, prompt - cached, ttft - queue_ms(rq) - restore_ms(rq));
-    if (cached < 1 || !ttft_predict(model, 0, prompt, &cold) || cold.extrapolated)
-        return NAN;
-    return cold.ms - ttft;
 }
 
 static struct stats_sample sample_of(struct request *rq)
@@ -195,7 +173,7 @@ static struct stats_sample sample_of(struct request *rq)
         .available = rq->job.plan.available,
         .captured = rq->job.plan.promised,
         .ttft_ms = ttft,
-        .saved_ms = saved_ms(rq, ttft),
+        .saved_ms = measure(rq, ttft),
         .miss = rq->job.plan.miss,
         .block_tokens = cache_block_tokens(rq->w->cache)};
 }
@@ -250,8 +228,6 @@ static void finish(struct request *rq, enum stats_outcome outcome)
     stats_add(rq->w->total, &s);
     if (rq->target) {
         stats_add(&rq->target->figures, &s);
-        if (is_counted(rq))
-            measure(rq, s.ttft_ms);
         tell_replica(rq);
         observe(rq, s.ttft_ms);
     }

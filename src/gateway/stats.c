@@ -83,15 +83,15 @@ double stats_hit_rate_requests(const struct figures *f)
     return ratio(f->hits, f->counted);
 }
 
-static json_t *real_or_null(double v)
+json_t *stats_real(double v)
 {
-    return isnan(v) ? json_null() : json_real(v);
+    return isfinite(v) ? json_real(v) : json_null();
 }
 
 static json_t *quantiles_json(const struct quantile *q)
 {
-    return json_pack("{s:o,s:o,s:I}", "p50", real_or_null(quantile_get(q, 0.5)), "p95",
-                     real_or_null(quantile_get(q, 0.95)), "n", (json_int_t)q->n);
+    return json_pack("{s:o,s:o,s:I}", "p50", stats_real(quantile_get(q, 0.5)), "p95",
+                     stats_real(quantile_get(q, 0.95)), "n", (json_int_t)q->n);
 }
 
 json_t *stats_json(const struct figures *f)
@@ -122,8 +122,8 @@ json_t *stats_json(const struct figures *f)
         json_object_set_new(misses, miss_names[i],
                             json_integer((json_int_t)f->misses[i]));
     json_object_set_new(o, "misses", misses);
-    json_object_set_new(o, "hit_rate_tokens", real_or_null(stats_hit_rate_tokens(f)));
-    json_object_set_new(o, "hit_rate_requests", real_or_null(stats_hit_rate_requests(f)));
+    json_object_set_new(o, "hit_rate_tokens", stats_real(stats_hit_rate_tokens(f)));
+    json_object_set_new(o, "hit_rate_requests", stats_real(stats_hit_rate_requests(f)));
     json_object_set_new(o, "ttft_cold_ms", quantiles_json(&f->ttft_cold_ms));
     json_object_set_new(o, "ttft_cached_ms", quantiles_json(&f->ttft_cached_ms));
     return o;

@@ -185,6 +185,15 @@ void cache_fetch(struct cache *c, struct hash128 fingerprint, const struct tree_
 
 /* ---- writing ----------------------------------------------------------------------- */
 
+bool cache_mark_stored(void *arg, struct tree_block *b, size_t depth)
+{
+    const uint32_t *model = arg;
+    (void)depth;
+    if (!b->state)
+        b->state = CACHE_STATE(*model, CACHE_STORED);
+    return true;
+}
+
 static bool claim_block(void *arg, struct tree_block *b, size_t depth)
 {
     const uint32_t *model = arg;

@@ -110,15 +110,6 @@ static void add_key(const struct cache_discovery *d, char kind, struct hash128 h
 
 /* ---- fourth: into the tree and the index ------------------------------------------- */
 
-static bool mark_stored(void *arg, struct tree_block *b, size_t depth)
-{
-    const uint32_t *model = arg;
-    (void)depth;
-    if (!b->state)
-        b->state = CACHE_STATE(*model, CACHE_STORED);
-    return true;
-}
-
 static void import_boundaries(struct cache_discovery *d, const struct tree_mark *end_mark)
 {
     struct cache *c = d->c;
@@ -151,7 +142,7 @@ static void import(struct cache_discovery *d, size_t n_blocks)
         .owner = cache_root_tenant(d->q.root),
         .order = cache_order_of(c, cache_root_tenant(d->q.root), model)};
     c->shared.blocks += tree_insert(c->tree, &s, &m);
-    tree_walk(c->tree, &m, mark_stored, &model);
+    tree_walk(c->tree, &m, cache_mark_stored, &model);
     if (m.node)
         import_boundaries(d, &m);
     c->shared.found += m.node != NULL;

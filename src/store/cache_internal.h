@@ -116,6 +116,10 @@ uint32_t cache_root_tenant(struct hash128 root);
 
 /* Number of a fingerprint, 0 where it is new. */
 uint32_t cache_model_number(const struct cache *c, struct hash128 fingerprint);
+
+/* For tree_walk(): new blocks belong to the model of this number (a uint32_t) and are
+ * stored. */
+bool cache_mark_stored(void *number, struct tree_block *b, size_t depth);
 bool cache_is_whole(const struct cache *c, uint32_t model); /* its blocks are states */
 
 /* Foreign blocks go where ours need their room in the budget. */

@@ -218,15 +218,6 @@ static size_t choose_pin(struct cache_recovery *a)
     return !p ? 0 : end == NONE ? 1 : keep_path(a, end);
 }
 
-static bool mark_stored(void *arg, struct tree_block *b, size_t depth)
-{
-    const uint32_t *model = arg;
-    (void)depth;
-    if (!b->state)
-        b->state = CACHE_STATE(*model, CACHE_STORED);
-    return true;
-}
-
 /* Drops what stands behind the first block of the path that is gone; false: none is. */
 static bool drop_cut_off(struct cache_recovery *a, size_t leaf)
 {
@@ -269,7 +260,7 @@ static void insert_found(struct cache_recovery *a, size_t leaf)
     tree_now(c->tree, cache_clock_at(&c->clock, a->v[leaf].used_s));
     tree_insert(c->tree, &s, &m);
     tree_now(c->tree, c->clock.now_s);
-    tree_walk(c->tree, &m, mark_stored, &a->model);
+    tree_walk(c->tree, &m, cache_mark_stored, &a->model);
     /* What the tree has no room for (others are pinned) is of no use in the store. */
     for (size_t i = n, at = leaf; i-- > tree_mark_blocks(&m); at = a->v[at].parent)
         drop(a, &a->v[at]);
