@@ -13,6 +13,7 @@
 
 #include "base/buf.h"
 #include "prefix/pieces.h"
+#include "gateway/inspect.h"
 #include "proto/prompt.h"
 
 #define BODY_BYTES ((size_t)220 << 10)
@@ -73,24 +74,6 @@ static void nothing_end(void *ctx)
     (void)ctx;
 }
 
-static void pieces_sink_begin(void *ctx, enum prompt_part part)
-{
-    const enum pieces_kind kind = part == PROMPT_PART_ROOT    ? PIECES_ROOT
-                                  : part == PROMPT_PART_MEDIA ? PIECES_MEDIA
-                                                              : PIECES_TEXT;
-    pieces_begin(ctx, kind, (unsigned char)part);
-}
-
-static void pieces_sink_bytes(void *ctx, const char *ptr, size_t len)
-{
-    pieces_bytes(ctx, ptr, len);
-}
-
-static void pieces_sink_end(void *ctx)
-{
-    pieces_end(ctx);
-}
-
 static void emit_nothing(const struct prompt *p)
 {
     size_t sum = 0;
@@ -101,8 +84,7 @@ static void emit_nothing(const struct prompt *p)
 static void emit_pieces(const struct prompt *p, const struct chain_key *key)
 {
     struct pieces pieces;
-    const struct prompt_sink sink = {&pieces, pieces_sink_begin, pieces_sink_bytes,
-                                     pieces_sink_end};
+    const struct prompt_sink sink = inspect_sink(&pieces);
     pieces_init(&pieces, key, SLICE_LIT("bench"));
     prompt_emit(p, PROMPT_ORDER_SYSTEM_FIRST, &sink);
     pieces_free(&pieces);

@@ -41,8 +41,8 @@ struct measure_request {
 /*
  * Returns what the same prompt would have cost cold by `model`, less what it took; NAN
  * where that is not known: other requests were in its way, nothing was reused, or the
- * model has not seen such lengths. Waiting for a save and restoring are part of what a hit
- * took, but not of what the models are fed with: without the gateway there would be
+ * model has not seen such lengths. Waiting for a save and restoring are part of what a
+ * hit took, but not of what the models are fed with: without the gateway there would be
  * neither. `model` learns from it as well; it is what live figures of the replica are
  * made of, totals have models of their own.
  */

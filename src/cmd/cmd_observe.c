@@ -24,19 +24,11 @@ static double real_at(json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-static void print_bytes(double bytes)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB"};
-    size_t unit = 0;
-    for (; bytes >= 999.5 && unit < 5; unit++)
-        bytes /= 1000;
-    printf("%9.3g %s", bytes, units[unit]);
-}
-
 static void print_sizes(json_t *report)
 {
     const bool bytes = json_is_integer(json_object_get(report, "token_bytes"));
     const bool timed = json_integer_value(json_object_get(report, "timed")) > 0;
+    char size[24];
     size_t i;
     json_t *s;
     printf("\n%s  %12s  %7s%s\n", bytes ? "     store of" : "", "tokens", "reused",
@@ -44,7 +36,7 @@ static void print_sizes(json_t *report)
     json_array_foreach(json_object_get(report, "sizes"), i, s)
     {
         if (bytes)
-            print_bytes(real_at(s, "bytes"));
+            printf("%13s", units_format_bytes((uint64_t)real_at(s, "bytes"), size));
         printf("  %12.0f  %6.1f %%", real_at(s, "tokens"),
                100 * real_at(s, "reused_share"));
         if (timed && json_is_real(json_object_get(s, "saved_ms")))

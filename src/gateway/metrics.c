@@ -4,7 +4,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/mem.h"
 
 /*
  * Prometheus text format 0.0.4. One row a metric; docs/metrics.md has the same rows
@@ -12,13 +15,14 @@
  * and what was predicted have different names.
  */
 
-struct counter_row {
+/* A count in one of the structs of a target. */
+struct count_row {
     const char *name, *help;
-    size_t at; /* of a uint64_t in struct figures */
+    size_t at; /* of a uint64_t */
 };
 
 #define AT(field) offsetof(struct figures, field)
-static const struct counter_row figures_rows[] = {
+static const struct count_row figures_rows[] = {
     {"incipit_requests_total", "Requests finished.", AT(requests)},
     {"incipit_generations_total", "Requests that generate.", AT(generations)},
     {"incipit_uninspected_total", "Generations whose body was not read.",
@@ -74,15 +78,31 @@ static void put_value(struct buf *out, const char *name, const struct replica *r
     buf_printf(out, "} %" PRIu64 "\n", n);
 }
 
-static void put_figures(const struct request_world *w, struct buf *out)
+static const void *figures_of(const struct request_target *t)
 {
-    for (size_t i = 0; i < sizeof(figures_rows) / sizeof(figures_rows[0]); i++) {
-        const struct counter_row *row = &figures_rows[i];
-        put_head(out, row->name, "counter", row->help);
+    return &t->figures;
+}
+
+static const void *counters_of(const struct request_target *t)
+{
+    return &t->replica->n;
+}
+
+static const void *scratch_of(const struct request_target *t)
+{
+    return &t->replica->scratch;
+}
+
+static void put_counts(const struct request_world *w, struct buf *out, const char *type,
+                       const struct count_row *rows, size_t n_rows,
+                       const void *(*of)(const struct request_target *t))
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        put_head(out, rows[i].name, type, rows[i].help);
         for (size_t k = 0; k < w->n_targets; k++) {
             uint64_t v;
-            memcpy(&v, (const char *)&w->targets[k].figures + row->at, sizeof(v));
-            put_value(out, row->name, w->targets[k].replica, NULL, NULL, v);
+            memcpy(&v, (const char *)of(&w->targets[k]) + rows[i].at, sizeof(v));
+            put_value(out, rows[i].name, w->targets[k].replica, NULL, NULL, v);
         }
     }
 }
@@ -133,26 +153,15 @@ static void put_summary(const struct request_world *w, struct buf *out, const ch
 
 static void put_scratch(const struct request_world *w, struct buf *out)
 {
-    static const struct {
-        const char *name, *help;
-        size_t at; /* in struct replica_scratch */
-    } rows[] = {
-        {"incipit_scratch_size_bytes", "File system of the slot directory.",
-         offsetof(struct replica_scratch, size)},
-        {"incipit_scratch_free_bytes", "Room in it, when looked at last.",
-         offsetof(struct replica_scratch, free)},
+#define AT(field) offsetof(struct replica_scratch, field)
+    static const struct count_row rows[] = {
+        {"incipit_scratch_size_bytes", "File system of the slot directory.", AT(size)},
+        {"incipit_scratch_free_bytes", "Room in it, when looked at last.", AT(free)},
         {"incipit_scratch_wanted_bytes", "A full slot for each, and one more.",
-         offsetof(struct replica_scratch, wanted)},
+         AT(wanted)},
     };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        put_head(out, rows[i].name, "gauge", rows[i].help);
-        for (size_t k = 0; k < w->n_targets; k++) {
-            uint64_t v;
-            memcpy(&v, (const char *)&w->targets[k].replica->scratch + rows[i].at,
-                   sizeof(v));
-            put_value(out, rows[i].name, w->targets[k].replica, NULL, NULL, v);
-        }
-    }
+#undef AT
+    put_counts(w, out, "gauge", rows, sizeof(rows) / sizeof(rows[0]), scratch_of);
 }
 
 static void put_seconds(struct buf *out, const char *name, const struct replica *r,
@@ -169,45 +178,33 @@ static void put_seconds(struct buf *out, const char *name, const struct replica 
         buf_append_str(out, "} NaN\n");
 }
 
-/* A figure of a struct that a target works out, in ms. */
+/* A figure in ms of one of these. */
 struct real_row {
     const char *name, *help;
     size_t at; /* of a double */
 };
 
-static void put_reals(const struct request_world *w, struct buf *out,
-                      const struct real_row *rows, size_t n_rows,
-                      const char *const *sources, int n_sources,
-                      void (*work_out)(struct request_target *t, int source, void *into))
+/* What each replica has saved, worked out once a page. */
+struct gains {
+    struct savings_total confirmed[SAVINGS_SOURCES];
+    struct holdout_result measured;
+};
+
+static struct gains *work_out_gains(const struct request_world *w)
 {
-    union {
-        struct savings_total confirmed;
-        struct holdout_result measured;
-    } of;
-    for (size_t row = 0; row < n_rows; row++) {
-        put_head(out, rows[row].name, "gauge", rows[row].help);
-        for (size_t k = 0; k < w->n_targets; k++)
-            for (int i = 0; i < n_sources; i++) {
-                double ms;
-                work_out(&w->targets[k], i, &of);
-                memcpy(&ms, (const char *)&of + rows[row].at, sizeof(ms));
-                put_seconds(out, rows[row].name, w->targets[k].replica, sources[i], ms);
-            }
+    struct gains *all = mem_array(w->n_targets, sizeof(*all));
+    for (size_t k = 0; k < w->n_targets; k++) {
+        struct request_target *t = &w->targets[k];
+        for (int i = 0; i < SAVINGS_SOURCES; i++)
+            savings_total(&t->measure.confirmed, (enum savings_source)i,
+                          &all[k].confirmed[i]);
+        holdout_result(t->replica->holdout, &all[k].measured);
     }
+    return all;
 }
 
-static void confirmed_of(struct request_target *t, int source, void *into)
-{
-    savings_total(&t->measure.confirmed, (enum savings_source)source, into);
-}
-
-static void measured_of(struct request_target *t, int source, void *into)
-{
-    (void)source;
-    holdout_result(t->replica->holdout, into);
-}
-
-static void put_confirmed(const struct request_world *w, struct buf *out)
+static void put_confirmed(const struct request_world *w, const struct gains *all,
+                          struct buf *out)
 {
     static const char *const sources[SAVINGS_SOURCES] = {"all", "resident", "restored"};
 #define AT(field) offsetof(struct savings_total, field)
@@ -223,20 +220,24 @@ static void put_confirmed(const struct request_world *w, struct buf *out)
     put_head(out, "incipit_savings_confirmed_requests", "gauge",
              "Hits that these savings are of.");
     for (size_t k = 0; k < w->n_targets; k++)
-        for (int i = 0; i < SAVINGS_SOURCES; i++) {
-            struct savings_total t;
-            confirmed_of(&w->targets[k], i, &t);
+        for (int i = 0; i < SAVINGS_SOURCES; i++)
             put_value(out, "incipit_savings_confirmed_requests", w->targets[k].replica,
-                      "source", sources[i], t.n);
-        }
-    put_reals(w, out, rows, sizeof(rows) / sizeof(rows[0]), sources, SAVINGS_SOURCES,
-              confirmed_of);
+                      "source", sources[i], all[k].confirmed[i].n);
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        put_head(out, rows[row].name, "gauge", rows[row].help);
+        for (size_t k = 0; k < w->n_targets; k++)
+            for (int i = 0; i < SAVINGS_SOURCES; i++) {
+                double ms;
+                memcpy(&ms, (const char *)&all[k].confirmed[i] + rows[row].at,
+                       sizeof(ms));
+                put_seconds(out, rows[row].name, w->targets[k].replica, sources[i], ms);
+            }
+    }
 }
 
-/* Of replicas that hold requests out. */
-static void put_measured(const struct request_world *w, struct buf *out)
+static void put_measured(const struct request_world *w, const struct gains *all,
+                         struct buf *out)
 {
-    static const char *const one[] = {NULL};
 #define AT(field) offsetof(struct holdout_result, field)
     static const struct real_row rows[] = {
         {"incipit_savings_measured_seconds",
@@ -250,38 +251,41 @@ static void put_measured(const struct request_world *w, struct buf *out)
     put_head(out, "incipit_savings_measured_requests", "gauge",
              "Requests that are compared, by arm.");
     for (size_t k = 0; k < w->n_targets; k++) {
-        struct holdout_result h;
-        measured_of(&w->targets[k], 0, &h);
-        put_value(out, "incipit_savings_measured_requests", w->targets[k].replica, "arm",
-                  "cold", h.n_cold);
-        put_value(out, "incipit_savings_measured_requests", w->targets[k].replica, "arm",
-                  "cached", h.n_cached);
+        const struct replica *r = w->targets[k].replica;
+        put_value(out, "incipit_savings_measured_requests", r, "arm", "cold",
+                  all[k].measured.n_cold);
+        put_value(out, "incipit_savings_measured_requests", r, "arm", "cached",
+                  all[k].measured.n_cached);
     }
-    put_reals(w, out, rows, sizeof(rows) / sizeof(rows[0]), one, 1, measured_of);
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        put_head(out, rows[row].name, "gauge", rows[row].help);
+        for (size_t k = 0; k < w->n_targets; k++) {
+            double ms;
+            memcpy(&ms, (const char *)&all[k].measured + rows[row].at, sizeof(ms));
+            put_seconds(out, rows[row].name, w->targets[k].replica, NULL, ms);
+        }
+    }
+}
+
+static void put_gains(const struct request_world *w, struct buf *out)
+{
+    struct gains *all = work_out_gains(w);
+    put_confirmed(w, all, out);
+    put_measured(w, all, out);
+    free(all);
 }
 
 static void put_replicas(const struct request_world *w, struct buf *out)
 {
-    static const struct {
-        const char *name, *type, *help;
-        size_t at; /* in struct replica_counters */
-    } rows[] = {
+    static const struct count_row rows[] = {
 #define AT(field) offsetof(struct replica_counters, field)
-        {"incipit_restores_total", "counter", "Restores done.", AT(restores)},
-        {"incipit_saves_total", "counter", "Slots saved into blocks.", AT(saves)},
-        {"incipit_save_failures_total", "counter", "Saves that failed.",
-         AT(save_failures)},
-        {"incipit_engine_restarts_total", "counter", "Restarts noticed.", AT(restarts)},
+        {"incipit_restores_total", "Restores done.", AT(restores)},
+        {"incipit_saves_total", "Slots saved into blocks.", AT(saves)},
+        {"incipit_save_failures_total", "Saves that failed.", AT(save_failures)},
+        {"incipit_engine_restarts_total", "Restarts noticed.", AT(restarts)},
 #undef AT
     };
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        put_head(out, rows[i].name, rows[i].type, rows[i].help);
-        for (size_t k = 0; k < w->n_targets; k++) {
-            uint64_t v;
-            memcpy(&v, (const char *)&w->targets[k].replica->n + rows[i].at, sizeof(v));
-            put_value(out, rows[i].name, w->targets[k].replica, NULL, NULL, v);
-        }
-    }
+    put_counts(w, out, "counter", rows, sizeof(rows) / sizeof(rows[0]), counters_of);
     put_head(out, "incipit_restore_failures_total", "counter", "Restores that failed.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
@@ -403,7 +407,8 @@ static void put_front(const struct front *f, struct buf *out)
 void metrics_write(const struct admin_world *w, struct buf *out)
 {
     const struct request_world *rw = w->requests;
-    put_figures(rw, out);
+    put_counts(rw, out, "counter", figures_rows,
+               sizeof(figures_rows) / sizeof(figures_rows[0]), figures_of);
     put_outcomes(rw, out);
     put_summary(rw, out, "incipit_ttft_cold_seconds",
                 "Time to first token, under half of the prompt reused.",
@@ -414,8 +419,7 @@ void metrics_write(const struct admin_world *w, struct buf *out)
     put_summary(rw, out, "incipit_ttft_saved_seconds",
                 "Estimate: cold model less measured TTFT.",
                 offsetof(struct figures, saved_ms));
-    put_confirmed(rw, out);
-    put_measured(rw, out);
+    put_gains(rw, out);
     put_replicas(rw, out);
     put_cache(rw->cache, out);
     put_redis(rw->cache, out);
