@@ -38,7 +38,8 @@ void loop_defer(struct loop *l, loop_cb cb, void *arg);
 /* The same from any thread. */
 void loop_post(struct loop *l, loop_cb cb, void *arg);
 
-/* Calls cb(arg) on the loop whenever the signal arrives, until loop_free(). */
+/* Calls cb(arg) on the loop whenever the signal arrives, until loop_free(). From then on
+ * it is ignored: one more that comes while the process ends does not end it otherwise. */
 void loop_on_signal(struct loop *l, int signo, loop_cb cb, void *arg);
 
 /*

@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -288,6 +289,7 @@ void loop_on_signal(struct loop *l, int signo, loop_cb cb, void *arg)
     struct watched_signal *s = mem_zalloc(sizeof(*s));
     s->cb = cb;
     s->arg = arg;
+    signal(signo, SIG_IGN); /* what libevent puts back when the event goes */
     s->event = event_new(l->base, signo, EV_SIGNAL | EV_PERSIST, on_signal, s);
     event_add(s->event, NULL);
     list_push_back(&l->watched, &s->link);

@@ -368,6 +368,16 @@ static void test_loop_on_signal_calls_on_the_loop_each_time(void **state)
     assert_string_equal(trace, "uu");
 }
 
+static void test_loop_signals_are_ignored_when_it_is_gone(void **state)
+{
+    struct loop *other = loop_new();
+    (void)state;
+    loop_on_signal(other, SIGUSR2, on_user_signal, LETTER("u"));
+    loop_free(other);
+    raise(SIGUSR2); /* its default is to end the process */
+    signal(SIGUSR2, SIG_DFL);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, up, rig_down)
@@ -390,6 +400,7 @@ int main(void)
         TEST(test_timer_may_be_finished_inside_its_call_and_twice),
         TEST(test_timer_takes_any_length),
         TEST(test_loop_on_signal_calls_on_the_loop_each_time),
+        TEST(test_loop_signals_are_ignored_when_it_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
