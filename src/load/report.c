@@ -139,31 +139,6 @@ static json_t *tokens(const struct token_sum *k)
 
 /* ---- one arm ----------------------------------------------------------------------- */
 
-static json_t *series(const struct tally *t, double (*of)(const struct sample *))
-{
-    json_t *out = json_array();
-    for (size_t i = 0; i < t->n; i++)
-        json_array_append_new(out, report_number(of(&t->samples[i])));
-    return out;
-}
-
-static json_t *samples(const struct tally *t)
-{
-    json_t *out = json_object(), *index = json_array(), *gaps = json_array();
-    for (size_t i = 0; i < t->n; i++)
-        json_array_append_new(index, json_integer((json_int_t)t->samples[i].index));
-    json_object_set_new(out, "index", index);
-    for (const struct report_time *r = report_times; r->name; r++)
-        json_object_set_new(out, r->name, series(t, r->of));
-    for (uint32_t i = 0; i < SPREAD_BUCKETS; i++)
-        if (t->gaps.count[i])
-            json_array_append_new(gaps,
-                                  json_pack("[o, I]", report_number(spread_value(i)),
-                                            (json_int_t)t->gaps.count[i]));
-    json_object_set_new(out, "gaps", gaps);
-    return out;
-}
-
 static json_t *arm_json(const struct tally *t, const char *name)
 {
     const struct token_sum k = sum_tokens(t);
@@ -178,7 +153,7 @@ static json_t *arm_json(const struct tally *t, const char *name)
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "arm", name, "seconds",
                      report_number(seconds), "outcomes", outcomes(t), "quantiles",
                      all_quantiles(t), "throughput", rates, "tokens", tokens(&k),
-                     "samples", samples(t));
+                     "samples", report_samples(t));
 }
 
 /* ---- two arms ---------------------------------------------------------------------- */

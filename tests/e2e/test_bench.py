@@ -63,6 +63,14 @@ class Clocks(BenchCase):
             self.assertGreaterEqual(first, 30)
             self.assertGreaterEqual(first, ttft)
             self.assertGreaterEqual(total, 70)
+        self.assertEqual(samples["outcome"], ["completed"] * 6)
+        self.assertEqual(samples["cached_tokens"], [40] * 6)
+        for i in range(6):
+            at = [samples[name][i] for name in ("planned_at", "started_at", "sent_at",
+                                                "first_at", "end_at")]
+            self.assertEqual(at, sorted(at))
+            self.assertAlmostEqual(at[3] - at[2], samples["ttft_ms"][i], delta=0.01)
+            self.assertAlmostEqual(at[4] - at[0], samples["total_ms"][i], delta=0.01)
         self.assertEqual(arm["quantiles"]["gaps_ms"]["n"], 24)
         self.assertEqual(sum(n for _, n in samples["gaps"]), 24)
         self.assertEqual(arm["tokens"], {
@@ -75,6 +83,7 @@ class Clocks(BenchCase):
         arm = self.report(stub.url, "--requests", 2)["arms"][0]
         self.assertIsNone(arm["tokens"]["hit_rate"])
         self.assertIsNone(arm["tokens"]["prompt"])
+        self.assertEqual(arm["samples"]["cached_tokens"], [None, None])
         self.assertIsNone(arm["throughput"]["output_tokens_per_s"])
         self.assertIn("cached: not told", self.bench(stub.url, "--requests", 2).stdout)
 
