@@ -44,7 +44,8 @@ struct report_time {
 };
 extern const struct report_time report_times[]; /* ends with a NULL name */
 
-/* What is told of each request, as lists of equal length, and how often which gap came. */
+/* What is told of each request, as lists of equal length, and how often which gap came:
+ * docs/bench.md. */
 json_t *report_samples(const struct tally *t);
 
 /* Two series of values, NAN where there is none, as JSON; null for too few values. */

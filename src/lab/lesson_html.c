@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "lab/lesson.h"
 
+#include "base/html.h"
+
 /*
  * One page: markup, the lesson as text for readers without scripts, the lesson as JSON,
  * and a script that draws it. Nothing is loaded from anywhere. The address may end in
@@ -261,41 +263,15 @@ static const char page_end[] =
     "</html>\n";
 /* clang-format on */
 
-static void escape_html(struct slice text, struct buf *out)
-{
-    for (size_t i = 0; i < text.len; i++) {
-        const char c = text.ptr[i];
-        if (c == '&')
-            buf_append_str(out, "&amp;");
-        else if (c == '<')
-            buf_append_str(out, "&lt;");
-        else if (c == '>')
-            buf_append_str(out, "&gt;");
-        else
-            buf_append_char(out, c);
-    }
-}
-
-/* JSON inside a script element must not end it: "<" only occurs in its strings. */
-static void escape_json(struct slice text, struct buf *out)
-{
-    for (size_t i = 0; i < text.len; i++) {
-        if (text.ptr[i] == '<')
-            buf_append_str(out, "\\u003c");
-        else
-            buf_append_char(out, text.ptr[i]);
-    }
-}
-
 void lesson_html(const struct lesson *l, struct buf *out)
 {
     struct buf text = {0}, json = {0};
     lesson_text(l, &text);
     lesson_json(l, &json);
     buf_append_str(out, page_begin);
-    escape_html(buf_slice(&text), out);
+    html_text(buf_slice(&text), out);
     buf_append_str(out, page_data);
-    escape_json(buf_slice(&json), out);
+    html_json(buf_slice(&json), out);
     buf_append_str(out, page_end);
     buf_free(&text);
     buf_free(&json);

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* ---- times of the clock, from the beginning of the phase ---------------------------- */
+/* ---- times of the clock, from the beginning of the phase -------------------------- */
 
 static double since(uint64_t us, const struct tally *t)
 {
@@ -44,7 +44,7 @@ static const struct {
                {"first_at", first},
                {"end_at", end}};
 
-/* ---- counts, -1 where they are not known --------------------------------------------- */
+/* ---- counts, -1 where they are not known ------------------------------------------- */
 
 static int64_t aimed(const struct sample *s)
 {
@@ -86,7 +86,7 @@ static const struct {
               {"cached_tokens", cached},
               {"output_tokens", output}};
 
-/* ---- lists --------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------- */
 
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 
