@@ -14,7 +14,7 @@
 /* Exit statuses. */
 enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2 };
 
-#define CMD_MAX_FLAGS 24
+#define CMD_MAX_FLAGS 40
 
 /* A flag of a command: "--name VALUE" or "--name=VALUE", or a switch "--name". */
 struct cmd_flag {

@@ -26,6 +26,7 @@
 
 #include "io/loop.h"
 #include "load/tally.h"
+#include "load/usage.h"
 #include "load/workload.h"
 
 #define RUNNER_ARMS 2
@@ -44,6 +45,10 @@ struct runner_options {
     uint64_t warmup;      /* of an arm */
     uint64_t timeout_ms;  /* for the first byte, and between bytes */
     uint64_t seed;
+
+    /* usage.h: whose resources are told. Processes that listen on the port of a loopback
+     * URL need not be named. */
+    struct usage_options watch[RUNNER_ARMS];
 };
 
 struct runner_progress {
@@ -54,7 +59,8 @@ struct runner_progress {
 
 struct runner;
 
-/* NULL with `e` set where a URL is none. Borrows loop, workload and the headers. */
+/* NULL with `e` set where a URL is none, or for what usage_new() refuses. Borrows loop,
+ * workload and the headers. */
 struct runner *runner_new(struct loop *l, const struct workload *w,
                           const struct runner_options *o, struct err *e);
 void runner_free(struct runner *r);
@@ -73,5 +79,8 @@ bool runner_stopped(const struct runner *r);
 
 /* After the run: samples of an arm, in the order of the workload. */
 const struct tally *runner_tally(const struct runner *r, unsigned arm, bool warmup);
+
+/* What usage_end() said of the service of an arm; NULL for a phase that was not run. */
+json_t *runner_resources(const struct runner *r, unsigned arm, bool warmup);
 
 #endif

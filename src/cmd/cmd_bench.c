@@ -36,6 +36,8 @@ enum {
     HEADER,
     TIMEOUT,
     AB,
+    WATCH,
+    ADMIN,
     JSON,
     CSV
 };
@@ -57,6 +59,10 @@ const struct cmd_flag cmd_bench_flags[] = {
     [HEADER] = {"--header", "LINE|@FILE", NULL, "sent along; a file may hold several"},
     [TIMEOUT] = {"--timeout", "TIME", NULL, "for the first byte, and between two (10m)"},
     [AB] = {"--ab", "URL", NULL, "compare with this service, in turn"},
+    [WATCH] =
+        {"--watch", "PID[,PID…][:PID…]", NULL,
+         "processes of the service, behind \":\" of --ab's, besides those on its port"},
+    [ADMIN] = {"--admin", "URL", NULL, "incipit's admin side: bytes of KV in its store"},
     [JSON] = {"--json", "FILE", NULL, "write the report with all samples (- for stdout)"},
     [CSV] = {"--csv", "FILE", NULL, "write a line for each request"},
     {NULL, NULL, NULL, NULL},
@@ -65,6 +71,7 @@ const struct cmd_flag cmd_bench_flags[] = {
 struct bench {
     const char **given;
     struct runner_options o;
+    pid_t pids[RUNNER_ARMS][USAGE_MAX];
     char *headers;
     struct loop *loop;
     struct service_facts facts;
@@ -114,6 +121,38 @@ static bool take_rate(const char **given, struct runner_options *o)
     if (end == given[RATE] || *end || !(o->rate >= 0.001 && o->rate <= RUNNER_MAX_RATE))
         return bad_flag(RATE, given[RATE], "rate from 0.001 to 100000 a second");
     return true;
+}
+
+/* Numbers with commas between, up to `end`; false where one is none. */
+static bool take_pids(const char *text, const char *end, struct bench *b, unsigned arm)
+{
+    struct usage_options *w = &b->o.watch[arm];
+    w->pids = b->pids[arm];
+    while (text < end) {
+        char number[12];
+        uint64_t pid;
+        const size_t len = strcspn(text, ",:");
+        snprintf(number, sizeof(number), "%.*s", (int)len, text);
+        if (w->n_pids == USAGE_MAX || len >= sizeof(number) ||
+            !units_parse_count(number, &pid) || pid < 1 || pid > INT32_MAX)
+            return false;
+        b->pids[arm][w->n_pids++] = (pid_t)pid;
+        text += len + (text[len] == ',');
+    }
+    return true;
+}
+
+static bool take_watch(struct bench *b)
+{
+    const char *text = b->given[WATCH];
+    b->o.watch[0].admin = b->given[ADMIN];
+    if (!text)
+        return true;
+    const char *colon = strchr(text, ':'), *end = text + strlen(text);
+    const bool good = take_pids(text, colon ? colon : end, b, 0) &&
+                      (!colon || (b->given[AB] && take_pids(colon + 1, end, b, 1)));
+    return good ||
+           bad_flag(WATCH, text, "list of processes: 12,13, and 12,13:20 with --ab");
 }
 
 static bool take_options(const char **given, struct runner_options *o)
@@ -348,8 +387,9 @@ int cmd_bench(const struct cmd *self, int argc, char **argv)
     }
     b.o.url[0] = argv[1];
     b.o.url[1] = given[AB];
-    const int status =
-        take_options(given, &b.o) && take_headers(&b) ? run_bench(&b) : CMD_USAGE;
+    const int status = take_options(given, &b.o) && take_watch(&b) && take_headers(&b)
+                           ? run_bench(&b)
+                           : CMD_USAGE;
     free(b.headers);
     return status;
 }

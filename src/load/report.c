@@ -4,8 +4,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -211,14 +209,6 @@ static json_t *contrasts(const struct tally *a, const struct tally *b, uint64_t 
 
 /* ---- all --------------------------------------------------------------------------- */
 
-static json_t *machine(void)
-{
-    struct utsname u = {0};
-    uname(&u);
-    return json_pack("{s:I, s:o}", "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN),
-                     "kernel", json_sprintf("%s %s %s", u.sysname, u.release, u.machine));
-}
-
 static json_t *settings(const struct report_input *in)
 {
     const struct runner_options *o = in->options;
@@ -242,18 +232,21 @@ static json_t *arms(const struct report_input *in, bool warmup)
 {
     static const char *const names[RUNNER_ARMS] = {"A", "B"};
     json_t *out = json_array();
-    for (unsigned i = 0; i < RUNNER_ARMS && in->options->url[i]; i++)
-        json_array_append_new(out,
-                              arm_json(runner_tally(in->runner, i, warmup), names[i]));
+    for (unsigned i = 0; i < RUNNER_ARMS && in->options->url[i]; i++) {
+        json_t *arm = arm_json(runner_tally(in->runner, i, warmup), names[i]);
+        json_t *resources = runner_resources(in->runner, i, warmup);
+        json_object_set(arm, "resources", resources ? resources : json_null());
+        json_array_append_new(out, arm);
+    }
     return out;
 }
 
 json_t *report_json(const struct report_input *in)
 {
-    json_t *out = json_pack("{s:s, s:s, s:s?, s:s?, s:o, s:o, s:b}", "schema",
-                            REPORT_SCHEMA, "version", INCIPIT_VERSION, "engine",
-                            in->engine, "model", in->model, "settings", settings(in),
-                            "machine", machine(), "stopped", runner_stopped(in->runner));
+    json_t *out = json_pack(
+        "{s:s, s:s, s:s?, s:s?, s:o, s:o, s:b}", "schema", REPORT_SCHEMA, "version",
+        INCIPIT_VERSION, "engine", in->engine, "model", in->model, "settings",
+        settings(in), "machine", usage_machine(), "stopped", runner_stopped(in->runner));
     json_object_set_new(out, "warmup",
                         in->options->warmup ? arms(in, true) : json_null());
     json_object_set_new(out, "arms", arms(in, false));

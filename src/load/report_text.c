@@ -137,6 +137,8 @@ static void print_arms(const json_t *arms, const char *title, bool open, FILE *o
         print_times(json_object_get(arm, "quantiles"), open, out);
         print_rates(arm, out);
         print_tokens(arm, out);
+        if (json_is_object(json_object_get(arm, "resources")))
+            usage_print(json_object_get(arm, "resources"), out);
     }
 }
 
@@ -154,9 +156,9 @@ static void print_settings(const json_t *doc, FILE *out)
     else
         fprintf(out, "closed loop of %" JSON_INTEGER_FORMAT "\n",
                 count_at(s, "concurrency"));
-    fprintf(out, "engine %s, model %s; sent from %s, %" JSON_INTEGER_FORMAT " cores\n",
-            text_at(doc, "engine"), text_at(doc, "model"), text_at(m, "kernel"),
-            count_at(m, "cores"));
+    fprintf(out, "engine %s, model %s; sent from %" JSON_INTEGER_FORMAT " x %s, %s\n",
+            text_at(doc, "engine"), text_at(doc, "model"), count_at(m, "cores"),
+            text_at(m, "processor"), text_at(m, "kernel"));
 }
 
 /* ---- two arms ---------------------------------------------------------------------- */

@@ -28,7 +28,9 @@ struct runner {
     struct runner_options o;
     struct upstream *upstreams[RUNNER_ARMS];
     unsigned n_arms;
+    struct usage *usages[RUNNER_ARMS];
     struct tally run[RUNNER_ARMS], warm[RUNNER_ARMS];
+    json_t *resources[RUNNER_ARMS][2]; /* of the run, of the warm-up */
     void (*tell)(void *arg, const struct runner_progress *p);
     void *tell_arg;
     bool stopped;
@@ -229,6 +231,19 @@ static void on_tick(void *arg)
     timer_start(&r->ticks, PROGRESS_MS);
 }
 
+/* From here until end_usage(). */
+static void begin_usage(struct runner *r)
+{
+    for (unsigned arm = 0; arm < r->n_arms; arm++)
+        usage_begin(r->usages[arm]);
+}
+
+static void end_usage(struct runner *r)
+{
+    for (unsigned arm = 0; arm < r->n_arms; arm++)
+        r->resources[arm][r->warmup] = usage_end(r->usages[arm]);
+}
+
 static void run_phase(struct runner *r, bool warmup)
 {
     r->warmup = warmup;
@@ -242,6 +257,7 @@ static void run_phase(struct runner *r, bool warmup)
     arrivals_init(&r->arrivals, r->o.rate, r->o.poisson, r->o.seed);
     if (r->open_loop)
         r->next_us = arrivals_next(&r->arrivals);
+    begin_usage(r);
     r->begun_us = loop_now_us(r->loop);
     r->until_us = !warmup && r->o.duration_ms ? r->begun_us + r->o.duration_ms * 1000 : 0;
     if (r->tell)
@@ -255,6 +271,7 @@ static void run_phase(struct runner *r, bool warmup)
         tally_of(r, arm)->ended_us = loop_now_us(r->loop);
         tally_sort(tally_of(r, arm));
     }
+    end_usage(r);
 }
 
 void runner_run(struct runner *r)
@@ -284,7 +301,22 @@ const struct tally *runner_tally(const struct runner *r, unsigned arm, bool warm
     return warmup ? &r->warm[arm] : &r->run[arm];
 }
 
+json_t *runner_resources(const struct runner *r, unsigned arm, bool warmup)
+{
+    return r->resources[arm][warmup];
+}
+
 /* ---- life -------------------------------------------------------------------------- */
+
+/* The service is on this machine where its address says so. */
+static struct usage *watch(struct runner *r, unsigned arm, struct err *e)
+{
+    struct usage_options uo = r->o.watch[arm];
+    const struct addr *at = upstream_addr(r->upstreams[arm]);
+    if (addr_is_loopback(at))
+        uo.port = addr_port(at);
+    return usage_new(r->loop, &uo, e);
+}
 
 struct runner *runner_new(struct loop *l, const struct workload *w,
                           const struct runner_options *o, struct err *e)
@@ -302,7 +334,7 @@ struct runner *runner_new(struct loop *l, const struct workload *w,
                                             .first_byte_ms = o->timeout_ms,
                                             .stall_ms = o->timeout_ms};
         r->upstreams[i] = upstream_new(l, &uo, e);
-        if (!r->upstreams[i]) {
+        if (!r->upstreams[i] || !(r->usages[i] = watch(r, i, e))) {
             runner_free(r);
             return NULL;
         }
@@ -319,6 +351,9 @@ void runner_free(struct runner *r)
     timer_fini(&r->ticks);
     for (unsigned i = 0; i < RUNNER_ARMS; i++) {
         upstream_free(r->upstreams[i]);
+        usage_free(r->usages[i]);
+        json_decref(r->resources[i][0]);
+        json_decref(r->resources[i][1]);
         tally_free(&r->run[i]);
         tally_free(&r->warm[i]);
     }

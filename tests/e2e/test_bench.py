@@ -9,6 +9,7 @@ import pty
 import signal
 import socket
 import subprocess
+import sys
 
 from harness import PATIENCE_S, Case, Gateway, binary, wait_until
 from lab_engine import Lab
@@ -292,6 +293,51 @@ class Reports(BenchCase):
         self.assertEqual(done.returncode, 0)
         self.assertIn("run: 0 of 1 ended, 1 under way", text)
         self.assertEqual(self.bench(stub.url, "--requests", 1).stderr, "")
+
+
+class Resources(BenchCase):
+    def lab(self):
+        lab = Lab().start()
+        self.addCleanup(lab.stop)
+        return lab, f"http://127.0.0.1:{lab.port}"
+
+    def test_who_listens_is_watched(self):
+        lab, url = self.lab()
+        done = self.bench(url, "--requests", 3, "--profile", "short,in=20")
+        self.assertRegex(done.stdout, r"service: \d+\.\d\d of a core \(incipit \d")
+        r = self.report(url, "--requests", 3, "--warmup", 1, "--profile", "short,in=20")
+        for arm in (r["warmup"][0], r["arms"][0]):
+            process = arm["resources"]["processes"][0]
+            self.assertEqual((process["name"], process["how"]), ("incipit", "listens"))
+            self.assertGreater(process["cpu_s"], 0)
+            self.assertGreater(arm["resources"]["rss_peak_bytes"], 1 << 20)
+            self.assertIsNone(arm["resources"]["kv"])
+
+    def test_others_are_named(self):
+        lab, url = self.lab()
+        child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],
+                                 stdin=subprocess.PIPE)
+        try:
+            r = self.report(url, "--ab", url, "--requests", 1, "--profile", "short,in=20",
+                            "--watch", f"{lab.child.pid}:{child.pid}")
+            how = [[p["how"] for p in arm["resources"]["processes"]] for arm in r["arms"]]
+            self.assertEqual(how, [["named"], ["named", "listens"]])
+        finally:
+            child.communicate()
+        self.assertIn("no process", self.bench(url, "--watch", child.pid, status=1).stderr)
+        for bad in ("x", "0", "1,,2", "-1", f"{lab.child.pid}:{lab.child.pid}"):
+            self.assertIn("no list of processes", self.bench(
+                url, f"--watch={bad}", status=2).stderr, bad)
+
+    def test_bytes_in_the_store_are_asked_for(self):
+        lab, url = self.lab()
+        gateway = Gateway(self.folder, url, store=False).start()
+        self.addCleanup(gateway.stop)
+        admin = f"http://127.0.0.1:{gateway.admin_port}"
+        kv = self.report(f"http://127.0.0.1:{gateway.port}", "--requests", 1, "--profile",
+                         "short,in=20", "--admin", admin)["arms"][0]["resources"]["kv"]
+        self.assertEqual(kv["ram_bytes"]["begin"], 0)
+        self.assertGreaterEqual(kv["ram_bytes"]["peak"], kv["ram_bytes"]["end"])
 
 
 class Comparisons(BenchCase):
