@@ -39,8 +39,8 @@ struct usage_options {
 struct usage *usage_new(struct loop *l, const struct usage_options *o, struct err *e);
 void usage_free(struct usage *u); /* NULL is allowed */
 
-/* Each of the two runs the loop until the admin side has answered, where there is one, for
- * 2 s at most; so neither may be called from inside the loop. */
+/* Each of the two runs the loop until the admin side has answered, where there is one,
+ * for 2 s at most; so neither may be called from inside the loop. */
 void usage_begin(struct usage *u);
 
 /* Since usage_begin(): a new reference to an object, whose members docs/bench.md lists

@@ -49,10 +49,10 @@ static void let_it_work(void)
     assert_int_equal(read(from_child[0], &c, 1), 1);
 }
 
-static int set_up(void **state)
+static void start_child(void)
 {
-    if (pipe(to_child) || pipe(from_child))
-        return -1;
+    assert_int_equal(pipe(to_child), 0);
+    assert_int_equal(pipe(from_child), 0);
     child = fork();
     if (child == 0) {
         close(to_child[1]);
@@ -60,6 +60,11 @@ static int set_up(void **state)
     }
     close(to_child[0]);
     close(from_child[1]);
+}
+
+static int set_up(void **state)
+{
+    start_child();
     asked = 0;
     const int rc = rig_up(state);
     loop = *state;
@@ -146,7 +151,7 @@ static void test_who_listens_is_found(void **state)
     (void)state;
     end_child();
     const int fd = rig_listen(1, &port);
-    assert_int_equal(set_up(state), 0);
+    start_child(); /* has it too */
     watch(&(struct usage_options){.port = port});
     usage_begin(usage);
     json_t *r = usage_end(usage);
