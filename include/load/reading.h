@@ -39,15 +39,20 @@ enum sample_outcome {
     SAMPLE_FAILED
 };
 
+/* Whether a whole answer says anything: text, reasoning or a tool call. */
+enum sample_answer { SAMPLE_ANSWER_UNKNOWN, SAMPLE_ANSWER_EMPTY, SAMPLE_ANSWER_GIVEN };
+
 struct sample {
     uint64_t index; /* in the workload */
     uint64_t group; /* as in struct workload_request, like the next four */
     uint32_t turn, in_tokens, shared_tokens, out_tokens;
     enum sample_outcome outcome;
-    int status; /* of the answer, 0: none */
-    int error;  /* ERR_ code where it failed or was interrupted on the way */
+    enum sample_answer answer; /* of a completed one; of paths not read: unknown */
+    int status;                /* of the answer, 0: none */
+    int error; /* ERR_ code where it failed or was interrupted on the way */
     uint64_t planned_us, started_us, sent_us, first_us, last_us, end_us;
     uint64_t content_events;
+    uint64_t longest_us; /* the longest gap between two of them */
     int64_t prompt_tokens, cached_tokens, output_tokens; /* the engine's, -1: unknown */
 };
 
@@ -77,10 +82,11 @@ void reading_fail(struct reading *r, int error, uint64_t now_us);
 const char *reading_outcome(enum sample_outcome o);
 
 /* Milliseconds of a completed request, NAN where it has no such time. */
-double reading_ttft_ms(const struct sample *s);  /* sent → first */
-double reading_first_ms(const struct sample *s); /* planned → first */
-double reading_total_ms(const struct sample *s); /* planned → end */
-double reading_gap_ms(const struct sample *s);   /* mean between its content events */
-double reading_lag_ms(const struct sample *s);   /* planned → started, of any request */
+double reading_ttft_ms(const struct sample *s);    /* sent → first */
+double reading_first_ms(const struct sample *s);   /* planned → first */
+double reading_total_ms(const struct sample *s);   /* planned → end */
+double reading_gap_ms(const struct sample *s);     /* mean between its content events */
+double reading_longest_ms(const struct sample *s); /* the longest gap */
+double reading_lag_ms(const struct sample *s); /* planned → started, of any request */
 
 #endif

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "load/runner.h"
+#include "load/verdict.h"
 
 #define REPORT_SCHEMA "incipit-bench/1"
 
@@ -21,6 +22,8 @@ struct report_input {
     const struct workload *workload;
     const char *engine, *model; /* NULL: not known */
     bool stream;
+    const struct verdict_limits *good;
+    double knee, until; /* shares of good answers, of runs with steps; until 0: none */
 };
 
 /* A new reference. */

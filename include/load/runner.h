@@ -18,6 +18,14 @@
  * is under way is waited for. With two arms each pair of sends goes to both, which of
  * them first is drawn, and both get the same requests of the workload, in other words.
  *
+ * With `steps` the run proper is a list of them, one after the other, each with its own
+ * load. A step has a part in which the load settles, told apart, then the measured part:
+ * `requests` for each arm, or duration_ms. In a closed loop the load is then kept up
+ * until the last measured request has ended; what is sent for that is told with what
+ * settled. What is under way is waited for before the next step. Both parts begin at a
+ * whole pass of the workload, so no part finds words of another, and the measured parts
+ * of all steps are made alike. Arrivals of each step are drawn apart.
+ *
  * Each request has a connection of its own.
  */
 
@@ -33,15 +41,25 @@
 #define RUNNER_MAX_REQUESTS 1000000u /* of an arm */
 #define RUNNER_MAX_CONCURRENCY 10000u
 #define RUNNER_MAX_RATE 100000.0
+#define RUNNER_MAX_STEPS 64
+
+struct runner_step {
+    unsigned concurrency; /* at least 1 */
+    double rate;          /* of all arms together, a second; 0: closed loop */
+    uint64_t settle;      /* the load settles for so many requests of an arm, */
+    uint64_t settle_ms;   /* and for at least so long */
+};
 
 struct runner_options {
-    const char *url[RUNNER_ARMS]; /* the second may be NULL */
-    const char *headers;          /* complete lines, "" for none */
-    unsigned concurrency;         /* at least 1 */
-    double rate;                  /* of all arms together, a second; 0: closed loop */
+    const char *url[RUNNER_ARMS];    /* the second may be NULL */
+    const char *headers;             /* complete lines, "" for none */
+    const struct runner_step *steps; /* borrowed; NULL: no steps, but the next two */
+    size_t n_steps;
+    unsigned concurrency; /* at least 1 */
+    double rate;          /* of all arms together, a second; 0: closed loop */
     bool poisson;
-    uint64_t requests;    /* of an arm, in the run proper; at least 1 */
-    uint64_t duration_ms; /* 0: no limit */
+    uint64_t requests;    /* of an arm, in the run proper or a step; at least 1 */
+    uint64_t duration_ms; /* of the same; 0: no limit */
     uint64_t warmup;      /* of an arm */
     uint64_t timeout_ms;  /* for the first byte, and between bytes */
     uint64_t seed;
@@ -52,9 +70,11 @@ struct runner_options {
 };
 
 struct runner_progress {
-    uint64_t sent, ended, planned; /* of the phase */
+    uint64_t sent, ended, planned; /* of the phase or step */
     uint64_t elapsed_us;
     bool warmup;
+    bool settling; /* of a step */
+    size_t step;
 };
 
 struct runner;
@@ -77,10 +97,22 @@ void runner_run(struct runner *r);
 void runner_stop(struct runner *r);
 bool runner_stopped(const struct runner *r);
 
-/* After the run: samples of an arm, in the order of the workload. */
+/* Asked after each step but the last one: shall the next be run? Before runner_run(). */
+void runner_on_step(struct runner *r, bool (*ask)(void *arg, size_t step), void *arg);
+
+/* After the run: samples of an arm, in the order of the workload. Of steps: the first. */
 const struct tally *runner_tally(const struct runner *r, unsigned arm, bool warmup);
 
-/* What usage_end() said of the service of an arm; NULL for a phase that was not run. */
+/* How many steps were begun; without steps 0. */
+size_t runner_steps(const struct runner *r);
+
+/* After a step, its measured samples, or those told apart. */
+const struct tally *runner_step_tally(const struct runner *r, size_t step, unsigned arm,
+                                      bool measured);
+
+/* What usage_end() said of the service of an arm; NULL for a phase that was not run. Of
+ * a step: of all of it. */
 json_t *runner_resources(const struct runner *r, unsigned arm, bool warmup);
+json_t *runner_step_resources(const struct runner *r, size_t step, unsigned arm);
 
 #endif

@@ -17,6 +17,7 @@
 #include "base/draw.h"
 #include "load/report.h"
 #include "load/service.h"
+#include "cmd_bench.h"
 
 #define ASK_MS 5000
 #define OPEN_CONCURRENCY 500
@@ -29,6 +30,11 @@ enum {
     CONCURRENCY,
     RATE,
     ARRIVALS,
+    STEPS,
+    SETTLE,
+    GOOD,
+    KNEE,
+    UNTIL,
     WARMUP,
     SEED,
     MODEL,
@@ -50,8 +56,17 @@ const struct cmd_flag cmd_bench_flags[] = {
     [DURATION] = {"--duration", "TIME", NULL, "send for so long: 30s, 5m"},
     [CONCURRENCY] = {"--concurrency", "N", NULL,
                      "requests under way (1; with --rate at most 500)"},
-    [RATE] = {"--rate", "R", NULL, "open loop: so many a second, answered or not"},
+    [RATE] = {"--rate", "R[,R…]", NULL,
+              "open loop: so many a second, answered or not; a list or 1..16x2: steps"},
     [ARRIVALS] = {"--arrivals", "KIND", NULL, "of --rate: poisson or constant (poisson)"},
+    [STEPS] = {"--steps", "N,N…", NULL,
+               "raise the load: so many under way in each step; or 1..32x2, 2..10+2"},
+    [SETTLE] = {"--settle", "N|TIME", NULL,
+                "of each step, told apart (a fifth, at least its concurrency)"},
+    [GOOD] = {"--good", "ttft=TIME,…", NULL,
+              "what a good answer keeps: ttft, gap (its longest), total"},
+    [KNEE] = {"--knee", "SHARE", NULL, "name the highest step with so many good (95%)"},
+    [UNTIL] = {"--until", "good<SHARE", NULL, "no step behind one with fewer good"},
     [WARMUP] = {"--warmup", "N", NULL, "requests before, reported apart (0)"},
     [SEED] = {"--seed", "N", NULL, "of words, lengths, arrivals (drawn, and told)"},
     [MODEL] = {"--model", "NAME", NULL, "in the bodies (the first of /v1/models)"},
@@ -72,6 +87,8 @@ struct bench {
     const char **given;
     struct runner_options o;
     pid_t pids[RUNNER_ARMS][USAGE_MAX];
+    struct bench_steps steps;
+    struct verdict_limits good;
     char *headers;
     struct loop *loop;
     struct service_facts facts;
@@ -115,7 +132,7 @@ static bool take_rate(const char **given, struct runner_options *o)
     o->poisson = strcmp(kind, "poisson") == 0;
     if (!o->poisson && strcmp(kind, "constant") != 0)
         return bad_flag(ARRIVALS, kind, "kind: poisson, constant");
-    if (!given[RATE])
+    if (!given[RATE] || o->n_steps)
         return true;
     o->rate = strtod(given[RATE], &end);
     if (end == given[RATE] || *end || !(o->rate >= 0.001 && o->rate <= RUNNER_MAX_RATE))
@@ -155,8 +172,38 @@ static bool take_watch(struct bench *b)
            bad_flag(WATCH, text, "list of processes: 12,13, and 12,13:20 with --ab");
 }
 
-static bool take_options(const char **given, struct runner_options *o)
+static bool take_good(struct bench *b)
 {
+    const char *text = b->given[GOOD];
+    struct err e = {0};
+    if (text && verdict_parse(text, &b->good, &e)) {
+        fprintf(stderr, "incipit bench: --good: %s\n", e.text);
+        return false;
+    }
+    if (b->given[NO_STREAM] && (b->good.ms[VERDICT_TTFT] || b->good.ms[VERDICT_GAP])) {
+        fprintf(stderr, "incipit bench: --good: an answer in one piece (--no-stream) has "
+                        "a total, no ttft and no gap\n");
+        return false;
+    }
+    return true;
+}
+
+static bool take_load(struct bench *b)
+{
+    const char **given = b->given;
+    const struct bench_step_flags f = {given[STEPS], given[RATE], given[SETTLE],
+                                       given[KNEE], given[UNTIL]};
+    if (given[STEPS] && given[CONCURRENCY]) {
+        fprintf(stderr, "incipit bench: --steps and --concurrency exclude each other\n");
+        return false;
+    }
+    return cmd_bench_take_steps(&f, &b->steps, &b->o) && take_rate(given, &b->o);
+}
+
+static bool take_options(struct bench *b)
+{
+    const char **given = b->given;
+    struct runner_options *o = &b->o;
     uint64_t concurrency = given[RATE] ? OPEN_CONCURRENCY : 1, now = clock_mono_us();
     o->timeout_ms = 600000;
     o->seed = draw_next(&now) >> 33;
@@ -165,9 +212,11 @@ static bool take_options(const char **given, struct runner_options *o)
         !take_count(given, WARMUP, 0, RUNNER_MAX_REQUESTS, &o->warmup) ||
         !take_count(given, SEED, 0, INT64_MAX, &o->seed) ||
         !take_time(given, DURATION, &o->duration_ms) ||
-        !take_time(given, TIMEOUT, &o->timeout_ms) || !take_rate(given, o))
+        !take_time(given, TIMEOUT, &o->timeout_ms))
         return false;
     o->concurrency = (unsigned)concurrency;
+    if (!take_load(b) || !take_good(b))
+        return false;
     if (given[PROFILE] && given[BODIES]) {
         fprintf(stderr, "incipit bench: --profile and --bodies exclude each other\n");
         return false;
@@ -229,18 +278,32 @@ static double seconds_left(const struct bench *b, const struct runner_progress *
     double left = p->ended ? elapsed * (double)(p->planned - p->ended) / (double)p->ended
                            : (double)NAN;
     if (!p->warmup && b->o.duration_ms) {
-        const double clock = fmax((double)b->o.duration_ms / 1e3 - elapsed, 0);
+        const uint64_t settle_ms = b->steps.n ? b->steps.steps[p->step].settle_ms : 0;
+        const double clock =
+            fmax((double)(settle_ms + b->o.duration_ms) / 1e3 - elapsed, 0);
         left = isnan(left) || clock < left ? clock : left;
     }
-    return left;
+    return b->steps.n ? left + cmd_bench_seconds_behind(&b->steps, &b->o, p) : left;
+}
+
+static void print_phase(const struct bench *b, const struct runner_progress *p)
+{
+    if (p->warmup)
+        fprintf(stderr, "\rwarm-up: ");
+    else if (b->steps.n)
+        fprintf(stderr, "\rstep %zu of %zu%s: ", p->step + 1, b->steps.n,
+                p->settling ? ", settling" : "");
+    else
+        fprintf(stderr, "\rrun: ");
 }
 
 static void on_progress(void *arg, const struct runner_progress *p)
 {
     struct bench *b = arg;
     const double left = seconds_left(b, p);
-    fprintf(stderr, "\r%s: %" PRIu64 " of %" PRIu64 " ended, %" PRIu64 " under way, ",
-            p->warmup ? "warm-up" : "run", p->ended, p->planned, p->sent - p->ended);
+    print_phase(b, p);
+    fprintf(stderr, "%" PRIu64 " of %" PRIu64 " ended, %" PRIu64 " under way, ", p->ended,
+            p->planned, p->sent - p->ended);
     if (isnan(left))
         fprintf(stderr, "%.0f s\033[K", (double)p->elapsed_us / 1e6);
     else
@@ -280,6 +343,7 @@ static int prepare(struct bench *b, struct err *e)
     if (!b->o.requests)
         b->o.requests =
             b->o.duration_ms ? RUNNER_MAX_REQUESTS : workload_pass(b->workload);
+    cmd_bench_settle(&b->steps, &b->o);
     b->runner = runner_new(b->loop, b->workload, &b->o, e);
     return b->runner ? 0 : e->code;
 }
@@ -327,7 +391,10 @@ static int write_results(struct bench *b)
                                     .workload = b->workload,
                                     .engine = b->facts.engine,
                                     .model = model_name(b),
-                                    .stream = !b->given[NO_STREAM]};
+                                    .stream = !b->given[NO_STREAM],
+                                    .good = &b->good,
+                                    .knee = b->steps.knee,
+                                    .until = b->steps.until};
     const char *json = b->given[JSON], *csv = b->given[CSV];
     json_t *doc = report_json(&in);
     int status = json ? write_json(doc, json) : CMD_OK;
@@ -339,13 +406,36 @@ static int write_results(struct bench *b)
     return status;
 }
 
+static uint64_t completed(const struct bench *b, unsigned arm)
+{
+    uint64_t n = 0;
+    if (b->steps.n == 0)
+        return tally_count(runner_tally(b->runner, arm, false), SAMPLE_COMPLETED);
+    for (size_t i = 0; i < runner_steps(b->runner); i++)
+        n += tally_count(runner_step_tally(b->runner, i, arm, true), SAMPLE_COMPLETED);
+    return n;
+}
+
 /* All sides have been answered, and nobody stopped it. */
 static bool was_good(const struct bench *b)
 {
     for (unsigned i = 0; i < RUNNER_ARMS && b->o.url[i]; i++)
-        if (tally_count(runner_tally(b->runner, i, false), SAMPLE_COMPLETED) == 0)
+        if (completed(b, i) == 0)
             return false;
     return !runner_stopped(b->runner);
+}
+
+/* --until: is there a side that the last step was not too much for? */
+static bool on_step(void *arg, size_t step)
+{
+    const struct bench *b = arg;
+    for (unsigned i = 0; i < RUNNER_ARMS && b->o.url[i]; i++) {
+        struct verdict_count c = {0};
+        verdict_add(&c, &b->good, runner_step_tally(b->runner, step, i, true));
+        if (verdict_share(&c) >= b->steps.until)
+            return true;
+    }
+    return false;
 }
 
 static int run_bench(struct bench *b)
@@ -359,6 +449,8 @@ static int run_bench(struct bench *b)
         raise_descriptors();
         loop_on_signal(b->loop, SIGINT, on_signal, b);
         loop_on_signal(b->loop, SIGTERM, on_signal, b);
+        if (b->steps.until > 0)
+            runner_on_step(b->runner, on_step, b);
         if (isatty(STDERR_FILENO))
             runner_on_progress(b->runner, on_progress, b);
         runner_run(b->runner);
@@ -387,7 +479,7 @@ int cmd_bench(const struct cmd *self, int argc, char **argv)
     }
     b.o.url[0] = argv[1];
     b.o.url[1] = given[AB];
-    const int status = take_options(given, &b.o) && take_watch(&b) && take_headers(&b)
+    const int status = take_options(&b) && take_watch(&b) && take_headers(&b)
                            ? run_bench(&b)
                            : CMD_USAGE;
     free(b.headers);

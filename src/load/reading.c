@@ -41,7 +41,9 @@ static void note_content(struct reading *r, uint64_t events, uint64_t now_us)
             s->first_us = s->last_us = now_us;
             continue;
         }
-        spread_add(r->gaps, (double)(now_us - s->last_us) / 1000);
+        const uint64_t gap_us = now_us - s->last_us;
+        spread_add(r->gaps, (double)gap_us / 1000);
+        s->longest_us = gap_us > s->longest_us ? gap_us : s->longest_us;
         s->last_us = now_us;
     }
 }
@@ -69,6 +71,19 @@ static bool is_whole(const struct reading *r)
     return !f->error && (f->terminal || r->api == PROMPT_NONE);
 }
 
+static enum sample_answer answer_state(const struct reading *r)
+{
+    const struct prompt_answer *a = answer_text(r->answer);
+    if (r->sample.content_events)
+        return SAMPLE_ANSWER_GIVEN;
+    if (r->stream && r->api != PROMPT_NONE)
+        return SAMPLE_ANSWER_EMPTY;
+    if (!a)
+        return SAMPLE_ANSWER_UNKNOWN;
+    return a->content.len || a->reasoning.len || a->n_calls ? SAMPLE_ANSWER_GIVEN
+                                                            : SAMPLE_ANSWER_EMPTY;
+}
+
 void reading_end(struct reading *r, uint64_t now_us)
 {
     r->sample.end_us = now_us;
@@ -79,6 +94,8 @@ void reading_end(struct reading *r, uint64_t now_us)
     answer_finish(r->answer);
     note_tokens(r);
     r->sample.outcome = is_whole(r) ? SAMPLE_COMPLETED : SAMPLE_INTERRUPTED;
+    if (r->sample.outcome == SAMPLE_COMPLETED)
+        r->sample.answer = answer_state(r);
 }
 
 void reading_fail(struct reading *r, int error, uint64_t now_us)
@@ -128,6 +145,13 @@ double reading_gap_ms(const struct sample *s)
     if (s->content_events < 2)
         return (double)NAN;
     return between(s, s->first_us, s->last_us) / (double)(s->content_events - 1);
+}
+
+double reading_longest_ms(const struct sample *s)
+{
+    if (s->outcome != SAMPLE_COMPLETED || s->content_events < 2)
+        return (double)NAN;
+    return (double)s->longest_us / 1000;
 }
 
 double reading_lag_ms(const struct sample *s)

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "load/contrast.h"
+#include "report_parts.h"
 
 const struct report_time report_times[] = {
     {"ttft_ms", "first token, from sent", reading_ttft_ms},
@@ -61,7 +62,7 @@ static void count_up(json_t *counts, const char *name)
     json_object_set_new(counts, name, json_integer(n + 1));
 }
 
-static json_t *outcomes(const struct tally *t)
+json_t *report_outcomes(const struct tally *t)
 {
     json_t *statuses = json_object(), *errors = json_object();
     for (size_t i = 0; i < t->n; i++) {
@@ -137,21 +138,72 @@ static json_t *tokens(const struct token_sum *k)
 
 /* ---- one arm ----------------------------------------------------------------------- */
 
-static json_t *arm_json(const struct tally *t, const char *name)
+/* What was completed between begin and end of the phase, whatever it is told with. */
+struct yield {
+    uint64_t n, good, told;
+    int64_t output;
+};
+
+static void add_yield(struct yield *y, const struct tally *from, const struct tally *t,
+                      const struct verdict_limits *l)
+{
+    for (size_t i = 0; i < from->n; i++) {
+        const struct sample *s = &from->samples[i];
+        if (s->outcome != SAMPLE_COMPLETED || s->end_us < t->begun_us ||
+            s->end_us > t->ended_us)
+            continue;
+        y->n++;
+        y->good += verdict_of(l, s) == 0;
+        y->told += s->output_tokens >= 0;
+        y->output += s->output_tokens >= 0 ? s->output_tokens : 0;
+    }
+}
+
+static double a_second(double amount, double seconds)
+{
+    return seconds > 0 ? amount / seconds : (double)NAN;
+}
+
+static json_t *throughput(const struct tally *t, const struct tally *around,
+                          const struct verdict_limits *l, double seconds)
+{
+    struct yield y = {0};
+    add_yield(&y, t, t, l);
+    if (around)
+        add_yield(&y, around, t, l);
+    return json_pack(
+        "{s:o, s:o, s:o}", "requests_per_s",
+        report_number(a_second((double)y.n, seconds)), "good_per_s",
+        report_number(a_second((double)y.good, seconds)), "output_tokens_per_s",
+        y.n && y.told == y.n ? report_number(a_second((double)y.output, seconds))
+                             : json_null());
+}
+
+static json_t *good(const struct tally *t, const struct verdict_limits *l)
+{
+    struct verdict_count c = {0};
+    double low, high;
+    json_t *failed = json_object();
+    verdict_add(&c, l, t);
+    verdict_interval(&c, &low, &high);
+    for (int by = 0; by < VERDICT_N; by++)
+        json_object_set_new(failed, verdict_names[by],
+                            json_integer((json_int_t)c.failed[by]));
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o}", "n", (json_int_t)c.n, "good",
+                     (json_int_t)c.good, "share", report_number(verdict_share(&c)), "low",
+                     report_number(low), "high", report_number(high), "failed", failed);
+}
+
+json_t *report_arm(const struct tally *t, const struct tally *around, json_t *resources,
+                   const char *name, const struct verdict_limits *l)
 {
     const struct token_sum k = sum_tokens(t);
     const double seconds = (double)(t->ended_us - t->begun_us) / 1e6;
-    const bool all_told = k.n > 0 && k.output_told == k.n;
-    json_t *rates =
-        json_pack("{s:o, s:o}", "requests_per_s",
-                  report_number(seconds > 0 ? (double)k.n / seconds : (double)NAN),
-                  "output_tokens_per_s",
-                  report_number(seconds > 0 && all_told ? (double)k.output / seconds
-                                                        : (double)NAN));
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "arm", name, "seconds",
-                     report_number(seconds), "outcomes", outcomes(t), "quantiles",
-                     all_quantiles(t), "throughput", rates, "tokens", tokens(&k),
-                     "samples", report_samples(t));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:O?, s:o}", "arm", name,
+                     "seconds", report_number(seconds), "outcomes", report_outcomes(t),
+                     "quantiles", all_quantiles(t), "throughput",
+                     throughput(t, around, l, seconds), "tokens", tokens(&k), "good",
+                     good(t, l), "resources", resources, "samples", report_samples(t));
 }
 
 /* ---- two arms ---------------------------------------------------------------------- */
@@ -188,14 +240,20 @@ static double *by_index(const struct tally *t, uint64_t first, size_t n,
     return v;
 }
 
+static uint64_t first_of(const struct tally *t)
+{
+    return t->n ? t->samples[0].index : UINT64_MAX;
+}
+
 static uint64_t behind_last(const struct tally *t)
 {
     return t->n ? t->samples[t->n - 1].index + 1 : 0;
 }
 
-static json_t *contrasts(const struct tally *a, const struct tally *b, uint64_t first)
+json_t *report_contrasts(const struct tally *a, const struct tally *b)
 {
-    const uint64_t x = behind_last(a), y = behind_last(b), end = x > y ? x : y;
+    const uint64_t x = behind_last(a), y = behind_last(b), end = x > y ? x : y,
+                   v0 = first_of(a), w0 = first_of(b), first = v0 < w0 ? v0 : w0;
     const size_t n = end > first ? (size_t)(end - first) : 0;
     json_t *out = json_object();
     for (const struct report_time *r = report_times; r->name; r++) {
@@ -209,35 +267,46 @@ static json_t *contrasts(const struct tally *a, const struct tally *b, uint64_t 
 
 /* ---- all --------------------------------------------------------------------------- */
 
-static json_t *settings(const struct report_input *in)
+static json_t *limits(const struct verdict_limits *l)
 {
-    const struct runner_options *o = in->options;
-    json_t *out = json_pack(
-        "{s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:b, s:f}", "profile",
-        workload_name(in->workload), "seed", (json_int_t)o->seed, "loop",
-        o->rate > 0 ? "open" : "closed", "concurrency", (json_int_t)o->concurrency,
-        "requests", (json_int_t)o->requests, "duration_s",
-        o->duration_ms ? json_real((double)o->duration_ms / 1000) : json_null(), "warmup",
-        (json_int_t)o->warmup, "stream", in->stream, "timeout_s",
-        (double)o->timeout_ms / 1000);
-    if (o->rate > 0) {
-        json_object_set_new(out, "rate", json_real(o->rate));
-        json_object_set_new(out, "arrivals",
-                            json_string(o->poisson ? "poisson" : "constant"));
-    }
+    json_t *out = json_object();
+    for (int by = VERDICT_TTFT; by < VERDICT_N; by++)
+        if (l->ms[by] > 0)
+            json_object_set_new(out, verdict_names[by], json_real(l->ms[by]));
     return out;
 }
 
+static json_t *settings(const struct report_input *in)
+{
+    const struct runner_options *o = in->options;
+    const bool open = (o->n_steps ? o->steps[0].rate : o->rate) > 0;
+    json_t *out =
+        json_pack("{s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:o}", "profile",
+                  workload_name(in->workload), "seed", (json_int_t)o->seed, "loop",
+                  open ? "open" : "closed", "concurrency", (json_int_t)o->concurrency,
+                  "requests", (json_int_t)o->requests, "duration_s",
+                  o->duration_ms ? json_real((double)o->duration_ms / 1000) : json_null(),
+                  "warmup", (json_int_t)o->warmup, "stream", in->stream, "timeout_s",
+                  (double)o->timeout_ms / 1000, "good", limits(in->good));
+    if (open)
+        json_object_set_new(out, "arrivals",
+                            json_string(o->poisson ? "poisson" : "constant"));
+    if (o->n_steps)
+        report_step_settings(in, out);
+    else if (open)
+        json_object_set_new(out, "rate", json_real(o->rate));
+    return out;
+}
+
+const char *const report_arm_names[RUNNER_ARMS] = {"A", "B"};
+
 static json_t *arms(const struct report_input *in, bool warmup)
 {
-    static const char *const names[RUNNER_ARMS] = {"A", "B"};
     json_t *out = json_array();
-    for (unsigned i = 0; i < RUNNER_ARMS && in->options->url[i]; i++) {
-        json_t *arm = arm_json(runner_tally(in->runner, i, warmup), names[i]);
-        json_t *resources = runner_resources(in->runner, i, warmup);
-        json_object_set(arm, "resources", resources ? resources : json_null());
-        json_array_append_new(out, arm);
-    }
+    for (unsigned i = 0; i < RUNNER_ARMS && in->options->url[i]; i++)
+        json_array_append_new(out, report_arm(runner_tally(in->runner, i, warmup), NULL,
+                                              runner_resources(in->runner, i, warmup),
+                                              report_arm_names[i], in->good));
     return out;
 }
 
@@ -247,13 +316,15 @@ json_t *report_json(const struct report_input *in)
         "{s:s, s:s, s:s?, s:s?, s:o, s:o, s:b}", "schema", REPORT_SCHEMA, "version",
         INCIPIT_VERSION, "engine", in->engine, "model", in->model, "settings",
         settings(in), "machine", usage_machine(), "stopped", runner_stopped(in->runner));
+    const bool steps = in->options->n_steps > 0;
     json_object_set_new(out, "warmup",
                         in->options->warmup ? arms(in, true) : json_null());
-    json_object_set_new(out, "arms", arms(in, false));
-    if (in->options->url[1])
+    json_object_set_new(out, "arms", steps ? json_array() : arms(in, false));
+    if (steps)
+        report_put_steps(in, out);
+    else if (in->options->url[1])
         json_object_set_new(out, "contrasts",
-                            contrasts(runner_tally(in->runner, 0, false),
-                                      runner_tally(in->runner, 1, false),
-                                      in->options->warmup));
+                            report_contrasts(runner_tally(in->runner, 0, false),
+                                             runner_tally(in->runner, 1, false)));
     return out;
 }

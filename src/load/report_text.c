@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "load/report.h"
+#include "report_parts.h"
 
 #include <string.h>
 
@@ -148,7 +148,9 @@ static void print_settings(const json_t *doc, FILE *out)
                  *m = json_object_get(doc, "machine");
     fprintf(out, "%s, seed %" JSON_INTEGER_FORMAT "; ", text_at(s, "profile"),
             count_at(s, "seed"));
-    if (strcmp(text_at(s, "loop"), "open") == 0)
+    if (json_object_get(s, "steps"))
+        fprintf(out, "%s loop, step by step\n", text_at(s, "loop"));
+    else if (strcmp(text_at(s, "loop"), "open") == 0)
         fprintf(out,
                 "open loop, %g requests/s (%s), at most %" JSON_INTEGER_FORMAT
                 " under way\n",
@@ -196,6 +198,8 @@ void report_print(const json_t *doc, FILE *out)
     print_settings(doc, out);
     print_arms(json_object_get(doc, "warmup"), "warm-up", false, out);
     print_arms(json_object_get(doc, "arms"), "run", open, out);
+    if (json_object_get(doc, "steps"))
+        report_print_steps(doc, out);
     if (contrasts)
         report_print_contrasts(contrasts, "A", "B", out);
     if (json_is_true(json_object_get(doc, "stopped")))

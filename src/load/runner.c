@@ -2,8 +2,11 @@
 #include "load/runner.h"
 
 /*
- * Happy path:  warm-up → run proper: start flights → sent, head, body…, end → the next →
- *              nothing under way and nothing to send: the phase is over.
+ * Happy path:  warm-up → run proper, or each of its steps: start flights → sent, head,
+ *              body…, end → the next → nothing under way and nothing to send: the phase
+ *              is over.
+ * A step:      SETTLING → MEASURED → HELD (closed loops: while measured ones are under
+ *              way). A phase that is no step is MEASURED from its start to its end.
  * Failures:    a flight that fails is a sample like others. runner_stop() cancels all
  *              flights; no phase follows.
  */
@@ -20,7 +23,16 @@
 #define CONNECT_MS 10000
 #define PROGRESS_MS 500
 #define WHAT_PAIR 200
+#define WHAT_STEP 300
 #define SPIN_US 2500 /* timers are late by up to two milliseconds: from here on look */
+
+enum part { SETTLING, MEASURED, HELD };
+
+struct stage {
+    struct runner_step load;
+    struct tally measured[RUNNER_ARMS], around[RUNNER_ARMS];
+    json_t *resources[RUNNER_ARMS];
+};
 
 struct runner {
     struct loop *loop;
@@ -29,19 +41,31 @@ struct runner {
     struct upstream *upstreams[RUNNER_ARMS];
     unsigned n_arms;
     struct usage *usages[RUNNER_ARMS];
-    struct tally run[RUNNER_ARMS], warm[RUNNER_ARMS];
-    json_t *resources[RUNNER_ARMS][2]; /* of the run, of the warm-up */
+    struct stage warm;
+    struct stage *stages; /* the run proper: its steps, or itself */
+    size_t n_stages, n_begun;
     void (*tell)(void *arg, const struct runner_progress *p);
     void *tell_arg;
+    bool (*ask)(void *arg, size_t step);
+    void *ask_arg;
     bool stopped;
 
     /* Of the phase. */
-    bool warmup, open_loop;
-    unsigned concurrency;
-    uint64_t first_index, planned, sent, ended;
-    uint64_t begun_us, until_us; /* 0: no end in time */
+    struct stage *stage;
+    bool open_loop;
+    uint64_t requests, sent, ended;
+    uint64_t begun_us;
     struct arrivals arrivals;
-    uint64_t next_us;        /* when the next is due, from begun_us */
+    uint64_t next_us; /* when the next is due, from begun_us */
+    uint64_t next_index;
+
+    /* Of its part. */
+    enum part part;
+    uint64_t part_sent, part_planned;
+    uint64_t until_us;          /* from begun_us; 0: no end in time */
+    uint64_t measured_from_us;  /* as the next one, on the clock; 0: not yet */
+    uint64_t measured_until_us; /* the last measured one's end */
+    uint64_t measured_flights;
     struct loop_timer timer; /* for the plan */
     struct loop_timer ticks; /* for progress */
     struct list flights;
@@ -51,6 +75,7 @@ struct flight {
     struct list link;
     struct runner *r;
     unsigned arm;
+    bool measured;
     struct call *call;
     struct reading reading;
     struct buf body;
@@ -60,16 +85,21 @@ static void go_on(struct runner *r);
 
 /* ---- one request ------------------------------------------------------------------- */
 
-static struct tally *tally_of(struct runner *r, unsigned arm)
+static struct tally *tally_of(const struct flight *f)
 {
-    return r->warmup ? &r->warm[arm] : &r->run[arm];
+    struct stage *s = f->r->stage;
+    return f->measured ? &s->measured[f->arm] : &s->around[f->arm];
 }
 
 static void end_flight(struct flight *f)
 {
     struct runner *r = f->r;
-    tally_add(tally_of(r, f->arm), &f->reading.sample);
+    tally_add(tally_of(f), &f->reading.sample);
     r->ended++;
+    if (f->measured) {
+        r->measured_flights--;
+        r->measured_until_us = loop_now_us(r->loop);
+    }
     list_del(&f->link);
     reading_fini(&f->reading);
     buf_free(&f->body);
@@ -116,13 +146,13 @@ static void on_fail(void *arg, const struct err *why)
     go_on(r);
 }
 
-/* Which arm send number `k` goes to: of each pair one to each, in drawn order. */
-static unsigned arm_of(const struct runner *r, uint64_t k)
+/* Which arm the next goes to: of each pair one to each, in drawn order. */
+static unsigned next_arm(const struct runner *r)
 {
     if (r->n_arms == 1)
         return 0;
-    uint64_t state = draw_key(r->o.seed, WHAT_PAIR, r->first_index + k / 2, 0);
-    return (unsigned)(k & 1) ^ draw_below(&state, 2);
+    uint64_t state = draw_key(r->o.seed, WHAT_PAIR, r->next_index, 0);
+    return (unsigned)(r->part_sent & 1) ^ draw_below(&state, 2);
 }
 
 static void make_request(struct flight *f, struct buf *head, uint64_t index)
@@ -137,12 +167,20 @@ static void make_request(struct flight *f, struct buf *head, uint64_t index)
                                         .in_tokens = rq.in_tokens,
                                         .shared_tokens = rq.shared_tokens,
                                         .out_tokens = rq.out_tokens};
-    reading_init(&f->reading, rq.api, &tally_of(r, f->arm)->gaps);
+    reading_init(&f->reading, rq.api, &tally_of(f)->gaps);
     buf_printf(head,
                "POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
                "%sContent-Length: %zu\r\n\r\n",
                upstream_prefix(u), rq.path, upstream_host(u), r->o.headers,
                buf_len(&f->body));
+}
+
+static void note_sent(struct runner *r)
+{
+    r->sent++;
+    r->part_sent++;
+    r->measured_flights += r->part == MEASURED;
+    r->next_index += r->part_sent % r->n_arms == 0;
 }
 
 /* Sends the next request; planned_us 0: it was planned for now. */
@@ -152,11 +190,12 @@ static void start_flight(struct runner *r, uint64_t planned_us)
     struct flight *f = mem_zalloc(sizeof(*f));
     struct buf head = {0};
     f->r = r;
-    f->arm = arm_of(r, r->sent);
-    make_request(f, &head, r->first_index + r->sent / r->n_arms);
+    f->arm = next_arm(r);
+    f->measured = r->part == MEASURED;
+    make_request(f, &head, r->next_index);
     const struct call_request rq = {
         .head = buf_slice(&head), .body = {buf_slice(&f->body)}, .once = true};
-    r->sent++;
+    note_sent(r);
     list_push_back(&r->flights, &f->link);
     f->reading.sample.started_us = loop_now_us(r->loop);
     f->reading.sample.planned_us = planned_us ? planned_us : f->reading.sample.started_us;
@@ -166,15 +205,48 @@ static void start_flight(struct runner *r, uint64_t planned_us)
 
 /* ---- the plan ---------------------------------------------------------------------- */
 
-static bool may_send(const struct runner *r)
+/* With steps each part begins with words that no other part had. */
+static void begin_part(struct runner *r, enum part part)
 {
-    return !r->stopped && r->sent < r->planned &&
-           !(r->until_us && r->begun_us + r->next_us >= r->until_us);
+    const uint64_t pass = r->o.n_steps ? workload_pass(r->workload) : 1,
+                   planned = part == SETTLING ? r->stage->load.settle : r->requests;
+    r->part = part;
+    r->part_sent = 0;
+    r->part_planned = planned * r->n_arms;
+    r->until_us = 0;
+    if (part != HELD)
+        r->next_index = (r->next_index + pass - 1) / pass * pass;
+    if (part != MEASURED)
+        return;
+    r->measured_from_us = r->begun_us + r->next_us;
+    if (r->o.duration_ms && r->stage != &r->warm)
+        r->until_us = r->next_us + r->o.duration_ms * 1000;
+}
+
+/* Pairs of two arms stay together. */
+static void choose_part(struct runner *r)
+{
+    if (r->part_sent % r->n_arms)
+        return;
+    if (r->part == SETTLING && r->part_sent >= r->part_planned &&
+        r->next_us >= r->stage->load.settle_ms * 1000)
+        begin_part(r, MEASURED);
+    if (r->part == MEASURED &&
+        (r->part_sent >= r->part_planned || (r->until_us && r->next_us >= r->until_us)))
+        begin_part(r, HELD);
+}
+
+static bool may_send(struct runner *r)
+{
+    choose_part(r);
+    if (r->stopped)
+        return false;
+    return r->part != HELD || (r->o.n_steps && !r->open_loop && r->measured_flights);
 }
 
 static bool has_room(const struct runner *r)
 {
-    return r->sent - r->ended < r->concurrency;
+    return r->sent - r->ended < r->stage->load.concurrency;
 }
 
 static void on_timer(void *arg)
@@ -222,11 +294,22 @@ static void go_on(struct runner *r)
 
 /* ---- phases ------------------------------------------------------------------------ */
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 static void on_tick(void *arg)
 {
     struct runner *r = arg;
-    const struct runner_progress p = {r->sent, r->ended, r->planned,
-                                      loop_now_us(r->loop) - r->begun_us, r->warmup};
+    const uint64_t planned = (r->stage->load.settle + r->requests) * r->n_arms;
+    const struct runner_progress p = {.sent = least(r->sent, planned),
+                                      .ended = least(r->ended, planned),
+                                      .planned = planned,
+                                      .elapsed_us = loop_now_us(r->loop) - r->begun_us,
+                                      .warmup = r->stage == &r->warm,
+                                      .settling = r->part == SETTLING,
+                                      .step = r->n_begun ? r->n_begun - 1 : 0};
     r->tell(r->tell_arg, &p);
     timer_start(&r->ticks, PROGRESS_MS);
 }
@@ -241,43 +324,63 @@ static void begin_usage(struct runner *r)
 static void end_usage(struct runner *r)
 {
     for (unsigned arm = 0; arm < r->n_arms; arm++)
-        r->resources[arm][r->warmup] = usage_end(r->usages[arm]);
+        r->stage->resources[arm] = usage_end(r->usages[arm]);
 }
 
-static void run_phase(struct runner *r, bool warmup)
+static void begin_phase(struct runner *r, struct stage *stage, uint64_t requests)
 {
-    r->warmup = warmup;
-    r->open_loop = !warmup && r->o.rate > 0;
-    r->concurrency = warmup && r->o.rate > 0 ? 1 : r->o.concurrency;
-    r->first_index = warmup ? 0 : r->o.warmup;
-    r->planned = (warmup ? r->o.warmup : r->o.requests) * r->n_arms;
-    r->sent = r->ended = r->next_us = 0;
-    if (r->planned == 0 || r->stopped)
-        return;
-    arrivals_init(&r->arrivals, r->o.rate, r->o.poisson, r->o.seed);
+    const size_t step = stage == &r->warm ? 0 : (size_t)(stage - r->stages);
+    r->stage = stage;
+    r->requests = requests;
+    r->open_loop = stage->load.rate > 0;
+    r->sent = r->ended = r->next_us = r->measured_from_us = r->measured_until_us = 0;
+    arrivals_init(&r->arrivals, stage->load.rate, r->o.poisson,
+                  step ? draw_key(r->o.seed, WHAT_STEP, step, 0) : r->o.seed);
     if (r->open_loop)
         r->next_us = arrivals_next(&r->arrivals);
     begin_usage(r);
     r->begun_us = loop_now_us(r->loop);
-    r->until_us = !warmup && r->o.duration_ms ? r->begun_us + r->o.duration_ms * 1000 : 0;
+    begin_part(r, stage->load.settle || stage->load.settle_ms ? SETTLING : MEASURED);
+}
+
+static void end_phase(struct runner *r)
+{
+    const uint64_t now_us = loop_now_us(r->loop);
+    for (unsigned arm = 0; arm < r->n_arms; arm++) {
+        struct tally *t = &r->stage->measured[arm];
+        t->begun_us = r->measured_from_us ? r->measured_from_us : now_us;
+        t->ended_us = r->measured_until_us ? r->measured_until_us : now_us;
+        r->stage->around[arm].begun_us = r->begun_us;
+        r->stage->around[arm].ended_us = now_us;
+        tally_sort(t);
+        tally_sort(&r->stage->around[arm]);
+    }
+}
+
+static void run_phase(struct runner *r, struct stage *stage, uint64_t requests)
+{
+    if (requests == 0 || r->stopped)
+        return;
+    begin_phase(r, stage, requests);
     if (r->tell)
         timer_start(&r->ticks, PROGRESS_MS);
     timer_start(&r->timer, 0);
     loop_run(r->loop);
     timer_stop(&r->timer);
     timer_stop(&r->ticks);
-    for (unsigned arm = 0; arm < r->n_arms; arm++) {
-        tally_of(r, arm)->begun_us = r->begun_us;
-        tally_of(r, arm)->ended_us = loop_now_us(r->loop);
-        tally_sort(tally_of(r, arm));
-    }
+    end_phase(r);
     end_usage(r);
 }
 
 void runner_run(struct runner *r)
 {
-    run_phase(r, true);
-    run_phase(r, false);
+    run_phase(r, &r->warm, r->o.warmup);
+    for (size_t i = 0; i < r->n_stages && !r->stopped; i++) {
+        r->n_begun = i + 1;
+        run_phase(r, &r->stages[i], r->o.requests);
+        if (r->ask && i + 1 < r->n_stages && !r->stopped && !r->ask(r->ask_arg, i))
+            break;
+    }
 }
 
 void runner_stop(struct runner *r)
@@ -298,12 +401,29 @@ bool runner_stopped(const struct runner *r)
 
 const struct tally *runner_tally(const struct runner *r, unsigned arm, bool warmup)
 {
-    return warmup ? &r->warm[arm] : &r->run[arm];
+    return warmup ? &r->warm.measured[arm] : &r->stages[0].measured[arm];
+}
+
+size_t runner_steps(const struct runner *r)
+{
+    return r->o.n_steps ? r->n_begun : 0;
+}
+
+const struct tally *runner_step_tally(const struct runner *r, size_t step, unsigned arm,
+                                      bool measured)
+{
+    const struct stage *s = &r->stages[step];
+    return measured ? &s->measured[arm] : &s->around[arm];
 }
 
 json_t *runner_resources(const struct runner *r, unsigned arm, bool warmup)
 {
-    return r->resources[arm][warmup];
+    return warmup ? r->warm.resources[arm] : r->stages[0].resources[arm];
+}
+
+json_t *runner_step_resources(const struct runner *r, size_t step, unsigned arm)
+{
+    return r->stages[step].resources[arm];
 }
 
 /* ---- life -------------------------------------------------------------------------- */
@@ -318,6 +438,27 @@ static struct usage *watch(struct runner *r, unsigned arm, struct err *e)
     return usage_new(r->loop, &uo, e);
 }
 
+/* The warm-up of an open loop is a closed one of one. */
+static void plan_stages(struct runner *r)
+{
+    const struct runner_step plain = {.concurrency = r->o.concurrency, .rate = r->o.rate},
+                             *first = r->o.n_steps ? r->o.steps : &plain;
+    r->n_stages = r->o.n_steps ? r->o.n_steps : 1;
+    r->stages = mem_zalloc(r->n_stages * sizeof(*r->stages));
+    for (size_t i = 0; i < r->n_stages; i++)
+        r->stages[i].load = first[i];
+    r->warm.load.concurrency = first->rate > 0 ? 1 : first->concurrency;
+}
+
+static void free_stage(struct stage *s)
+{
+    for (unsigned i = 0; i < RUNNER_ARMS; i++) {
+        tally_free(&s->measured[i]);
+        tally_free(&s->around[i]);
+        json_decref(s->resources[i]);
+    }
+}
+
 struct runner *runner_new(struct loop *l, const struct workload *w,
                           const struct runner_options *o, struct err *e)
 {
@@ -325,6 +466,7 @@ struct runner *runner_new(struct loop *l, const struct workload *w,
     r->loop = l;
     r->workload = w;
     r->o = *o;
+    plan_stages(r);
     list_init(&r->flights);
     timer_init(&r->timer, l, on_timer, r);
     timer_init(&r->ticks, l, on_tick, r);
@@ -352,11 +494,11 @@ void runner_free(struct runner *r)
     for (unsigned i = 0; i < RUNNER_ARMS; i++) {
         upstream_free(r->upstreams[i]);
         usage_free(r->usages[i]);
-        json_decref(r->resources[i][0]);
-        json_decref(r->resources[i][1]);
-        tally_free(&r->run[i]);
-        tally_free(&r->warm[i]);
     }
+    free_stage(&r->warm);
+    for (size_t i = 0; i < r->n_stages; i++)
+        free_stage(&r->stages[i]);
+    free(r->stages);
     free(r);
 }
 
@@ -366,4 +508,10 @@ void runner_on_progress(struct runner *r,
 {
     r->tell = tell;
     r->tell_arg = arg;
+}
+
+void runner_on_step(struct runner *r, bool (*ask)(void *arg, size_t step), void *arg)
+{
+    r->ask = ask;
+    r->ask_arg = arg;
 }

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef INCIPIT_CMD_BENCH_H
+#define INCIPIT_CMD_BENCH_H
+
+/* What cmd_bench.c and cmd_bench_steps.c share: a load that is raised step by step. */
+
+#include <stdbool.h>
+
+#include "load/runner.h"
+
+struct bench_steps {
+    struct runner_step steps[RUNNER_MAX_STEPS];
+    size_t n;
+    double knee, until; /* shares of good answers; until 0: none */
+    bool settle_given;
+};
+
+/* The flags, NULL where absent. Says what is wrong and returns false. Sets the steps of
+ * `o` where there are any: of --steps, or of a --rate that is a list. */
+struct bench_step_flags {
+    const char *steps, *rate, *settle, *knee, *until;
+};
+bool cmd_bench_take_steps(const struct bench_step_flags *f, struct bench_steps *s,
+                          struct runner_options *o);
+
+/* Once it is known how many requests a step has: how long it settles, if nobody said. */
+void cmd_bench_settle(struct bench_steps *s, const struct runner_options *o);
+
+/* How long the steps behind this one will take, at its pace; NAN: not known. */
+double cmd_bench_seconds_behind(const struct bench_steps *s,
+                                const struct runner_options *o,
+                                const struct runner_progress *p);
+
+#endif
