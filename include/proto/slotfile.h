@@ -14,8 +14,11 @@
  *     for each layer: K rows of token 0 … n-1      (n × k_row[layer] bytes)
  *     for each layer: V rows of token 0 … n-1      (n × v_row[layer] bytes)
  *
+ * Without flash attention files have V transposed, one row for each element. That is
+ * undone where they are cut and done where they are composed, so blocks are the same.
+ *
  * Pure byte work, meant for worker threads. A file that is not understood to its last
- * byte is refused: versions other than 2 and 4, media, transposed V, several caches.
+ * byte is refused: versions other than 2 and 4, media, several caches.
  */
 
 #include <stdbool.h>
@@ -32,12 +35,14 @@
 struct slotfile_layer {
     uint32_t k_type, v_type; /* ggml types: 0 f32, 1 f16, 8 q8_0 … */
     uint64_t k_row, v_row;   /* bytes a token */
+    uint32_t v_element;      /* bytes, where V is transposed; else 0 */
 };
 
 struct slotfile_frame {
     uint32_t version;   /* 2 or 4 */
     bool packed_tokens; /* tokens behind the marker (all builds seen); else bare list */
     uint32_t streams;   /* 1 with unified KV, else the number of slots */
+    bool v_transposed;  /* in files; blocks never are */
     /* Engines rotate rows of quantized types by groups of so many values before they
      * round them; 0: not rotated. Version 2 does not say: unknown where quantized. */
     uint32_t k_rot, v_rot;
@@ -58,8 +63,8 @@ struct slotfile {
 
 /*
  * Reads `bytes` whole. 0, or ERR_FORMAT (not a slot file, cut short, bytes left over),
- * ERR_UNSUPPORTED (understood, but not to be cut: version, media, transposed V, gaps in
- * the positions). `f` is large: allocate it. The file of an empty slot is fine: it has no
+ * ERR_UNSUPPORTED (understood, but not to be cut: version, media, gaps in the
+ * positions). `f` is large: allocate it. The file of an empty slot is fine: it has no
  * tokens and says nothing of the layout (n_layers and token_bytes are 0).
  */
 int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e);

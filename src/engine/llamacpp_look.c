@@ -43,6 +43,7 @@ static void note_whole(struct llama_look *k, const struct slotfile *f, struct sl
 {
     buf_append_str(&k->layout, "whole");
     buf_append(&k->layout, &f->frame.streams, sizeof(f->frame.streams));
+    buf_append(&k->layout, &f->frame.v_transposed, sizeof(f->frame.v_transposed));
     k->rows = chain_checksum(bytes);
 }
 

@@ -87,7 +87,8 @@ static struct slotfile_frame *frame_of(const struct lab_server *s)
     f->n_layers = m.layers;
     for (uint32_t i = 0; i < m.layers; i++) {
         const uint64_t row = m.width * sizeof(float);
-        f->layers[i] = (struct slotfile_layer){TYPE_F32, TYPE_F32, row, row};
+        f->layers[i] = (struct slotfile_layer){
+            .k_type = TYPE_F32, .v_type = TYPE_F32, .k_row = row, .v_row = row};
         f->token_bytes += 2 * row;
     }
     return f;

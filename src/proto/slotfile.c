@@ -15,6 +15,7 @@
  *   stream: C, and only where C > 0:
  *           C cells {pos, n_seq, seq} | v_trans L [K and V rotation, version 4]
  *           L × {type, row bytes: u64, C rows of K} | L × {type, row bytes, C rows of V}
+ *           V transposed: L × {type, bytes of an element, elements E, E × C elements}
  *
  * Reading goes through a cursor that hands out pointers and never moves past the end;
  * a count taken from the file is compared with what is left before it is used, and
@@ -28,7 +29,8 @@ enum {
     PAYLOAD_VERSION = 1,
     PAYLOAD_EXTRA = 4, /* words of a packed payload beside the tokens */
     CELL_BYTES = 12,
-    LAYER_HEAD_BYTES = 12, /* type and row bytes before the rows of each layer */
+    LAYER_HEAD_BYTES = 12, /* before the rows of each layer, transposed or not */
+    TILE = 32,             /* rows and columns that are turned at a time */
     TYPE_F32 = 0,
     TYPE_F16 = 1,
     TYPE_BF16 = 30,
@@ -198,11 +200,9 @@ static int parse_shape(struct slotfile_frame *f, struct cursor *c, struct err *e
     }
     if (c->cut)
         return cut_short(e);
-    if (v_trans == 1)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "V is stored transposed (start the engine with flash attention)");
-    if (v_trans != 0 || f->n_layers == 0)
+    if (v_trans > 1 || f->n_layers == 0)
         return err_set(e, ERR_FORMAT, "bad layer header");
+    f->v_transposed = v_trans;
     if (f->n_layers > SLOTFILE_MAX_LAYERS)
         return err_set(e, ERR_UNSUPPORTED, "%u layers", f->n_layers);
     if (!good_rotation(f->k_rot) || !good_rotation(f->v_rot))
@@ -210,34 +210,48 @@ static int parse_shape(struct slotfile_frame *f, struct cursor *c, struct err *e
     return 0;
 }
 
-/* One layer's K or V: type, size of a row, rows. */
-static int parse_rows(struct cursor *c, uint32_t n_rows, uint32_t *type, uint64_t *row,
-                      struct slice *rows, struct err *e)
+static int parse_rows(struct cursor *c, uint32_t n_rows, uint64_t row, struct slice *rows,
+                      struct err *e)
 {
-    *type = take_u32(c);
-    *row = take_u64(c);
-    if (c->cut || *row > c->left / n_rows)
+    if (c->cut || row > c->left / n_rows)
         return cut_short(e);
-    if (*row == 0)
+    if (row == 0)
         return err_set(e, ERR_UNSUPPORTED, "layer with empty rows");
-    const size_t size = (size_t)*row * n_rows;
+    const size_t size = (size_t)row * n_rows;
     *rows = slice_make((const char *)take(c, size), size);
     return 0;
+}
+
+static int parse_k(struct slotfile *f, struct cursor *c, uint32_t i, struct err *e)
+{
+    struct slotfile_layer *l = &f->frame.layers[i];
+    l->k_type = take_u32(c);
+    l->k_row = take_u64(c);
+    return parse_rows(c, f->n_tokens, l->k_row, &f->k[i], e);
+}
+
+static int parse_v(struct slotfile *f, struct cursor *c, uint32_t i, struct err *e)
+{
+    struct slotfile_layer *l = &f->frame.layers[i];
+    l->v_type = take_u32(c);
+    if (f->frame.v_transposed) {
+        l->v_element = take_u32(c);
+        l->v_row = (uint64_t)l->v_element * take_u32(c);
+    } else {
+        l->v_row = take_u64(c);
+    }
+    return parse_rows(c, f->n_tokens, l->v_row, &f->v[i], e);
 }
 
 static int parse_layers(struct slotfile *f, struct cursor *c, struct err *e)
 {
     int rc = 0;
-    for (uint32_t i = 0; !rc && i < f->frame.n_layers; i++) {
-        struct slotfile_layer *l = &f->frame.layers[i];
-        rc = parse_rows(c, f->n_tokens, &l->k_type, &l->k_row, &f->k[i], e);
-        f->frame.token_bytes += l->k_row;
-    }
-    for (uint32_t i = 0; !rc && i < f->frame.n_layers; i++) {
-        struct slotfile_layer *l = &f->frame.layers[i];
-        rc = parse_rows(c, f->n_tokens, &l->v_type, &l->v_row, &f->v[i], e);
-        f->frame.token_bytes += l->v_row;
-    }
+    for (uint32_t i = 0; !rc && i < f->frame.n_layers; i++)
+        rc = parse_k(f, c, i, e);
+    for (uint32_t i = 0; !rc && i < f->frame.n_layers; i++)
+        rc = parse_v(f, c, i, e);
+    for (uint32_t i = 0; !rc && i < f->frame.n_layers; i++)
+        f->frame.token_bytes += f->frame.layers[i].k_row + f->frame.layers[i].v_row;
     return rc;
 }
 
@@ -400,6 +414,33 @@ static unsigned char *put_bytes(unsigned char *p, const void *from, size_t n)
     return p + n;
 }
 
+static void turn_tile(unsigned char *to, size_t to_step, const unsigned char *from,
+                      size_t from_step, size_t n_rows, size_t n_columns, size_t size)
+{
+    for (size_t r = 0; r < n_rows; r++)
+        for (size_t c = 0; c < n_columns; c++) {
+            unsigned char *out = to + c * to_step + r * size;
+            const unsigned char *in = from + r * from_step + c * size;
+            if (size == 2) /* f16, bf16: one move */
+                memcpy(out, in, 2);
+            else
+                memcpy(out, in, size);
+        }
+}
+
+/* Row r, column c of `from` becomes row c, column r of `to`; rows lie *_step bytes apart,
+ * elements have `size` bytes. In tiles: neither side leaves the processor's cache. */
+static void turn(unsigned char *to, size_t to_step, const unsigned char *from,
+                 size_t from_step, size_t n_rows, size_t n_columns, size_t size)
+{
+    for (size_t r = 0; r < n_rows; r += TILE)
+        for (size_t c = 0; c < n_columns; c += TILE)
+            turn_tile(to + c * to_step + r * size, to_step,
+                      from + r * from_step + c * size, from_step,
+                      n_rows - r < TILE ? n_rows - r : TILE,
+                      n_columns - c < TILE ? n_columns - c : TILE, size);
+}
+
 static unsigned char *cut_rows(unsigned char *out, const struct slotfile *f,
                                const char *rows, uint64_t row_bytes, size_t first,
                                size_t n)
@@ -412,6 +453,22 @@ static unsigned char *cut_rows(unsigned char *out, const struct slotfile *f,
     return out;
 }
 
+/* Rows of V that lie as columns. */
+static unsigned char *cut_columns(unsigned char *out, const struct slotfile *f,
+                                  uint32_t layer, size_t first, size_t n)
+{
+    const struct slotfile_layer *l = &f->frame.layers[layer];
+    const unsigned char *v = (const unsigned char *)f->v[layer].ptr;
+    const size_t size = l->v_element, row = (size_t)l->v_row;
+    const size_t step = f->n_tokens * size;
+    if (!f->order)
+        turn(out, row, v + first * size, step, row / size, n, size);
+    for (size_t i = 0; f->order && i < n; i++)
+        turn(out + i * row, row, v + f->order[first + i] * size, step, row / size, 1,
+             size);
+    return out + n * row;
+}
+
 void slotfile_cut(const struct slotfile *f, size_t first, size_t n, unsigned char *out)
 {
     assert(first <= f->n_tokens && n <= f->n_tokens - first);
@@ -420,7 +477,9 @@ void slotfile_cut(const struct slotfile *f, size_t first, size_t n, unsigned cha
     for (uint32_t i = 0; i < f->frame.n_layers; i++)
         out = cut_rows(out, f, f->k[i].ptr, f->frame.layers[i].k_row, first, n);
     for (uint32_t i = 0; i < f->frame.n_layers; i++)
-        out = cut_rows(out, f, f->v[i].ptr, f->frame.layers[i].v_row, first, n);
+        out = f->frame.v_transposed
+                  ? cut_columns(out, f, i, first, n)
+                  : cut_rows(out, f, f->v[i].ptr, f->frame.layers[i].v_row, first, n);
 }
 
 uint64_t slotfile_size(const struct slotfile_frame *f, size_t n_tokens)
@@ -463,11 +522,25 @@ static unsigned char *put_rows(unsigned char *p, const struct slotfile_part *par
     return p;
 }
 
+/* The same as columns of a table that is `n` tokens wide. */
+static unsigned char *put_columns(unsigned char *p, const struct slotfile_part *parts,
+                                  size_t n_parts, uint64_t ahead,
+                                  const struct slotfile_layer *l, size_t n)
+{
+    const size_t size = l->v_element, row = (size_t)l->v_row;
+    size_t at = 0;
+    for (size_t i = 0; i < n_parts; at += parts[i++].use)
+        turn(p + at * size, n * size, parts[i].rows + parts[i].n * ahead, row,
+             parts[i].use, row / size, size);
+    return p + n * row;
+}
+
 static unsigned char *put_layers(unsigned char *p, const struct slotfile_frame *f,
-                                 const struct slotfile_part *parts, size_t n_parts)
+                                 const struct slotfile_part *parts, size_t n_parts,
+                                 size_t n_tokens)
 {
     uint64_t ahead = 0;
-    p = put_u32(put_u32(p, 0), f->n_layers); /* V is not transposed */
+    p = put_u32(put_u32(p, f->v_transposed), f->n_layers);
     if (f->version == 4)
         p = put_u32(put_u32(p, f->k_rot), f->v_rot);
     for (uint32_t i = 0; i < f->n_layers; ahead += f->layers[i++].k_row) {
@@ -475,8 +548,14 @@ static unsigned char *put_layers(unsigned char *p, const struct slotfile_frame *
         p = put_rows(p, parts, n_parts, ahead, f->layers[i].k_row);
     }
     for (uint32_t i = 0; i < f->n_layers; ahead += f->layers[i++].v_row) {
-        p = put_u64(put_u32(p, f->layers[i].v_type), f->layers[i].v_row);
-        p = put_rows(p, parts, n_parts, ahead, f->layers[i].v_row);
+        const struct slotfile_layer *l = &f->layers[i];
+        p = put_u32(p, l->v_type);
+        if (f->v_transposed) {
+            p = put_u32(put_u32(p, l->v_element), (uint32_t)(l->v_row / l->v_element));
+            p = put_columns(p, parts, n_parts, ahead, l, n_tokens);
+        } else {
+            p = put_rows(put_u64(p, l->v_row), parts, n_parts, ahead, l->v_row);
+        }
     }
     assert(ahead == f->token_bytes);
     return p;
@@ -510,7 +589,7 @@ void slotfile_compose(const struct slotfile_frame *f, uint32_t stream,
         p = put_u32(p, here ? (uint32_t)n_tokens : 0);
         if (here) {
             p = put_cells(p, stream, n_tokens);
-            p = put_layers(p, f, parts, n_parts);
+            p = put_layers(p, f, parts, n_parts, n_tokens);
         }
     }
     assert((uint64_t)(p - out) == slotfile_size(f, n_tokens));

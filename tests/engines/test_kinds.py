@@ -25,14 +25,33 @@ class Kinds:
     def reused(self, gateway, question="What does rule two say?"):
         return self.ask(gateway, chat(question))["timings"]["cache_n"]
 
-    def test_cores_and_batches_share(self):
+    def test_cores_batches_and_flash_attention_share(self):
         engine, gateway = self.taught()
         first = self.fingerprint(gateway)
         for options in ({"threads": 2, "batch": 2048, "ctx": 8192},
-                        {"batch": 64, "params": {"n_ubatch": 64}}):
+                        {"batch": 64, "params": {"n_ubatch": 64}},
+                        {"params": {"flash_attn_type": FA_OFF}}):
             engine, gateway = self.restart(engine, gateway, **options)
             self.assertEqual(self.fingerprint(gateway), first, options)
             self.assertGreater(self.reused(gateway), 900, options)
+
+    def test_without_flash_attention_blocks_are_cut(self):
+        """Slot files have V transposed then, blocks do not."""
+        options = {"params": {"flash_attn_type": FA_OFF}}
+        engine, gateway = self.taught(**options)
+        self.assertFalse(gateway.replica()["whole_states"])
+        engine, gateway = self.restart(engine, gateway, **options)
+        body = dict(chat("What does rule two say?"), logprobs=True, top_logprobs=5)
+        answer = self.ask(gateway, body)
+        reference = self.engine(**options)
+        reference.post(CHAT, dict(chat("What does rule one say?"), id_slot=0))
+        left = reference.post(CHAT, dict(body, id_slot=0))[1]
+        reused = [a["timings"]["cache_n"] for a in (answer, left)]
+        print(f"        {self.build}, -fa off: {reused[0]} tokens reused behind a restart of "
+              f"both, {reused[1]} where left in place", flush=True)
+        self.assertEqual(*reused)
+        self.assertGreater(reused[0], 900)
+        self.assertEqual(answer["choices"][0]["logprobs"], left["choices"][0]["logprobs"])
 
     def test_positions_separate(self):
         """Told nowhere; only the answers show them."""
@@ -68,8 +87,7 @@ class Kinds:
         self.assertNotEqual(self.fingerprint(gateway), first)
 
     def test_states_that_cannot_be_cut_are_observed(self):
-        for name, params in (("swa", {}), ("swa", {"swa_full": True}),
-                             ("tiny", {"flash_attn_type": FA_OFF})):
+        for name, params in (("swa", {}), ("swa", {"swa_full": True})):
             with self.subTest(name, params=params):
                 engine = self.engine(model_name=name, params=params)
                 gateway = self.gateway(engine, mode="observe")

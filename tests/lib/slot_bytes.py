@@ -4,6 +4,9 @@
     magic, version, W, W payload words (marker, 1, n, n token ids, media)
     streams; for each: cells, cells × (pos, 1, slot)   [once a stream has cells:]
     V transposed, layers, (u64 0 in version 4), layers × K, layers × V
+
+Where V is transposed, a layer of it is type, bytes of an element, elements, and then a row for
+each element instead of one for each token.
 """
 
 import struct
@@ -13,6 +16,7 @@ import toy_model as model
 MAGIC = 0x67677371
 MARKER = 0xFFFFFFFF
 MEDIA_ID = 0xFFFFFFFF
+ELEMENT = 2
 
 
 class Damaged(Exception):
@@ -34,6 +38,11 @@ def _media_words(tokens):
     return out
 
 
+def _turned(rows, size):
+    """Element i of each row, for each i."""
+    return [b"".join(row[i:i + ELEMENT] for row in rows) for i in range(0, size, ELEMENT)]
+
+
 def write(tokens, states, version=2, streams=1, slot=0, v_transposed=0):
     stream = slot if streams > 1 else 0
     n = len(tokens)
@@ -50,10 +59,12 @@ def write(tokens, states, version=2, streams=1, slot=0, v_transposed=0):
         out.append(struct.pack("<2I", v_transposed, model.LAYERS))
         if version == 4:
             out.append(struct.pack("<Q", 0))
-        for row in (model.k_row, model.v_row):
+        for row, turn in ((model.k_row, False), (model.v_row, v_transposed)):
             for layer in range(model.LAYERS):
-                out.append(struct.pack("<IQ", model.TYPE_F16, model.ROW_BYTES))
-                out += [row(state, layer) for state in states]
+                rows = [row(state, layer) for state in states]
+                shape = (ELEMENT, model.ROW_BYTES // ELEMENT) if turn else (model.ROW_BYTES, 0)
+                out.append(struct.pack("<3I", model.TYPE_F16, *shape))
+                out += _turned(rows, model.ROW_BYTES) if turn else rows
     return b"".join(out)
 
 
@@ -91,12 +102,15 @@ def _read_tokens(r, version):
     return list(words[3:-1])
 
 
-def _read_rows(r, n):
+def _read_rows(r, n, turned=False):
+    shape = (ELEMENT, model.ROW_BYTES // ELEMENT) if turned else (model.ROW_BYTES, 0)
+    step = n * ELEMENT if turned else model.ROW_BYTES
     rows = []
     for _ in range(model.LAYERS):
-        _require((r.u32(), r.u64()) == (model.TYPE_F16, model.ROW_BYTES), "row type or size")
+        _require((r.u32(), r.u32(), r.u32()) == (model.TYPE_F16, *shape), "row type or size")
         block = r.take(n * model.ROW_BYTES, CutShort)
-        rows.append([block[i:i + model.ROW_BYTES] for i in range(0, len(block), model.ROW_BYTES)])
+        lines = [block[i:i + step] for i in range(0, len(block), step)]
+        rows.append(_turned(lines, step) if turned else lines)
     return rows
 
 
@@ -121,7 +135,7 @@ def read(data, version=2, streams=1, v_transposed=0):
         _require((r.u32(), r.u32()) == (v_transposed, model.LAYERS), "layers")
         if version == 4:
             _require(r.u64() == 0, "extension")
-        k, v = _read_rows(r, n), _read_rows(r, n)
+        k, v = _read_rows(r, n), _read_rows(r, n, v_transposed)
         states = [model.state_of_rows([layer[i] for layer in k], [layer[i] for layer in v])
                   for i in range(n)]
     _require(filled == n, "cells")

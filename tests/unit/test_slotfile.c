@@ -20,17 +20,21 @@ struct sample {
 
 #define UNKNOWN SLOTFILE_ROT_UNKNOWN
 static const struct sample samples[] = {
-    {"v2-f16-slot0", 2, 2, 5, 0, 0, {1, 1, 384, 384}, 0, 0},
-    {"v2-f16-slot1", 2, 2, 5, 1, 1, {1, 1, 384, 384}, 0, 0},
-    {"v2-q8_0-slot0", 2, 2, 5, 0, 0, {8, 8, 204, 204}, UNKNOWN, UNKNOWN},
-    {"v2-q4_0-q8_0-slot1", 2, 2, 3, 1, 1, {2, 8, 108, 204}, UNKNOWN, UNKNOWN},
-    {"v4-f16-slot0", 4, 2, 5, 0, 0, {1, 1, 384, 384}, 0, 0},
-    {"v4-f16-slot1", 4, 2, 5, 1, 1, {1, 1, 384, 384}, 0, 0},
-    {"v4-q8_0-slot0", 4, 2, 5, 0, 0, {8, 8, 204, 204}, 64, 64},
+    {"v2-f16-slot0", 2, 2, 5, 0, 0, {1, 1, 384, 384, 0}, 0, 0},
+    {"v2-f16-slot1", 2, 2, 5, 1, 1, {1, 1, 384, 384, 0}, 0, 0},
+    {"v2-q8_0-slot0", 2, 2, 5, 0, 0, {8, 8, 204, 204, 0}, UNKNOWN, UNKNOWN},
+    {"v2-q4_0-q8_0-slot1", 2, 2, 3, 1, 1, {2, 8, 108, 204, 0}, UNKNOWN, UNKNOWN},
+    {"v4-f16-slot0", 4, 2, 5, 0, 0, {1, 1, 384, 384, 0}, 0, 0},
+    {"v4-f16-slot1", 4, 2, 5, 1, 1, {1, 1, 384, 384, 0}, 0, 0},
+    {"v4-q8_0-slot0", 4, 2, 5, 0, 0, {8, 8, 204, 204, 0}, 64, 64},
     /* One stream for all slots: the sequence id is the slot's, the stream is not. */
-    {"v2-f16-unified-slot1", 2, 1, 5, 0, 1, {1, 1, 384, 384}, 0, 0},
+    {"v2-f16-unified-slot1", 2, 1, 5, 0, 1, {1, 1, 384, 384, 0}, 0, 0},
 };
 enum { N_SAMPLES = sizeof samples / sizeof *samples, N_ALIKE = N_SAMPLES - 1 };
+
+/* The same prompt in slot 0, saved with flash attention and without: V is transposed. */
+static const char *const with_and_without[][2] = {{"v2-f16-slot0", "v2-f16-transposed"},
+                                                  {"v4-f16-slot0", "v4-f16-transposed"}};
 
 static const uint32_t prompt[] = {19556, 905, 198, 504, 2365};
 
@@ -278,6 +282,99 @@ static void test_slotfile_block_order_is_all_k_then_all_v(void **state)
     assert_memory_equal(rows + 4 * 108 + 2 * 204, s->v[1].ptr + 204, 2 * 204);
     free(rows);
     drop(s, &f);
+}
+
+/* ---- transposed V ------------------------------------------------------------------ */
+
+static void test_slotfile_transposed_v_is_the_same_rows(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct file fa, fb;
+        struct slotfile *a = parse_sample(with_and_without[i][0], &fa);
+        struct slotfile *b = parse_sample(with_and_without[i][1], &fb);
+        assert_false(a->frame.v_transposed);
+        assert_true(b->frame.v_transposed);
+        assert_int_equal(b->frame.layers[0].v_element, 2);
+        assert_int_equal(b->n_tokens, 2);
+        assert_true(slotfile_same_layout(&a->frame, &b->frame));
+        /* K and V of the first layer have met no attention: they are the same numbers. */
+        unsigned char *x = cut(a, 0, 2), *y = cut(b, 0, 2);
+        assert_memory_equal(x, y, 2 * 384);
+        assert_memory_equal(x + 4 * 384, y + 4 * 384, 2 * 384);
+        assert_memory_not_equal(b->v[0].ptr, y + 4 * 384, 2 * 384);
+        free(x);
+        free(y);
+        drop(a, &fa);
+        drop(b, &fb);
+    }
+}
+
+static void test_slotfile_transposed_v_is_composed_of_any_parts(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct file f;
+        struct slotfile *s = parse_sample(with_and_without[i][1], &f);
+        unsigned char *out = mem_alloc(f.size);
+        uint32_t *tokens = tokens_of(s);
+        for (uint32_t at = 0; at <= s->n_tokens; at++) {
+            unsigned char *x = cut(s, 0, s->n_tokens), *y = cut(s, at, s->n_tokens - at);
+            const struct slotfile_part parts[] = {
+                {x, s->n_tokens, at}, {y, s->n_tokens - at, s->n_tokens - at}};
+            slotfile_compose(&s->frame, 0, tokens, s->n_tokens, parts, 2, out);
+            assert_memory_equal(out, f.bytes, f.size);
+            free(x);
+            free(y);
+        }
+        free(tokens);
+        free(out);
+        drop(s, &f);
+    }
+}
+
+/* Larger than the tiles in which it is turned, and not a whole number of them. */
+static void test_slotfile_transposed_v_of_many_tokens(void **state)
+{
+    (void)state;
+    enum { TOKENS = 75, WIDTH = 41, FIRST = 7, PARTS = 3 };
+    struct slotfile *s = mem_zalloc(sizeof *s);
+    s->frame = (struct slotfile_frame){.version = 4,
+                                       .packed_tokens = true,
+                                       .streams = 1,
+                                       .v_transposed = true,
+                                       .n_layers = 1,
+                                       .token_bytes = 4 + 4 * WIDTH};
+    s->frame.layers[0] = (struct slotfile_layer){
+        .v_type = 0, .k_row = 4, .v_row = 4 * WIDTH, .v_element = 4};
+    const uint32_t part[PARTS] = {33, 32, TOKENS - 65};
+    struct slotfile_part parts[PARTS];
+    uint32_t tokens[TOKENS], row = 0;
+    for (size_t i = 0; i < PARTS; i++) {
+        unsigned char *rows = mem_zalloc(part[i] * s->frame.token_bytes);
+        for (uint32_t t = 0; t < part[i]; t++, row++)
+            for (uint32_t e = 0; e < WIDTH; e++)
+                put_u32(rows + 4 * (part[i] + t * WIDTH + e), row << 16 | e);
+        parts[i] = (struct slotfile_part){rows, part[i], part[i]};
+    }
+    for (uint32_t t = 0; t < TOKENS; t++)
+        tokens[t] = t;
+    const size_t size = slotfile_size(&s->frame, TOKENS);
+    unsigned char *bytes = mem_alloc(size);
+    slotfile_compose(&s->frame, 0, tokens, TOKENS, parts, PARTS, bytes);
+    assert_int_equal(parse(s, bytes, size), 0);
+    unsigned char *rows = cut(s, FIRST, TOKENS - FIRST), word[4];
+    for (uint32_t t = FIRST; t < TOKENS; t++)
+        for (uint32_t e = 0; e < WIDTH; e++) {
+            put_u32(word, t << 16 | e);
+            assert_memory_equal(rows + 4 * (TOKENS - FIRST + (t - FIRST) * WIDTH + e),
+                                word, 4);
+        }
+    free(rows);
+    free(bytes);
+    for (size_t i = 0; i < PARTS; i++)
+        free((void *)(uintptr_t)parts[i].rows);
+    free(s);
 }
 
 static void test_slotfile_bare_token_lists_are_read_and_written(void **state)
@@ -531,16 +628,6 @@ static void test_slotfile_refuses_what_it_does_not_understand(void **state)
     free(s);
 }
 
-static void test_slotfile_refuses_transposed_v(void **state)
-{
-    (void)state;
-    struct slotfile *s = mem_alloc(sizeof *s);
-    struct file f = load("v2-f16-transposed");
-    assert_int_equal(parse(s, f.bytes, f.size), ERR_UNSUPPORTED);
-    free(f.bytes);
-    free(s);
-}
-
 /* A sliding-window model writes a second cache behind the first. */
 static void test_slotfile_refuses_a_second_cache(void **state)
 {
@@ -617,58 +704,67 @@ static void test_slotfile_whole_states_are_no_second_cache(void **state)
     drop(s, &f);
 }
 
-/* Exchanges two cells, with the rows of each layer. */
-static void exchange(struct slotfile *s, struct file *f, size_t at_cells, size_t a,
-                     size_t b)
+static void exchange_bytes(const char *a, const char *b, size_t n)
 {
-    for (size_t k = 0; k < 12; k++) {
-        unsigned char *x = f->bytes + at_cells + 12 * a + k;
-        unsigned char *y = f->bytes + at_cells + 12 * b + k;
-        const unsigned char t = *x;
-        *x = *y;
-        *y = t;
-    }
-    for (size_t i = 0; i < 2 * (size_t)s->frame.n_layers; i++) {
-        const struct slotfile_layer *l = &s->frame.layers[i / 2];
-        const size_t row = (size_t)(i % 2 ? l->v_row : l->k_row);
-        const char *rows = i % 2 ? s->v[i / 2].ptr : s->k[i / 2].ptr;
-        for (size_t k = 0; k < row; k++) {
-            unsigned char *at = f->bytes + (rows - (const char *)f->bytes) + k;
-            const unsigned char t = at[a * row];
-            at[a * row] = at[b * row];
-            at[b * row] = t;
-        }
+    unsigned char *x = (unsigned char *)(uintptr_t)a, *y = (unsigned char *)(uintptr_t)b;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char t = x[i];
+        x[i] = y[i];
+        y[i] = t;
     }
 }
 
-static void test_slotfile_cells_in_any_order(void **state)
+/* Exchanges two cells, with the rows or columns of each layer. */
+static void exchange(struct slotfile *s, const char *cells, size_t a, size_t b)
 {
-    (void)state;
+    exchange_bytes(cells + 12 * a, cells + 12 * b, 12);
+    for (size_t i = 0; i < s->frame.n_layers; i++) {
+        const struct slotfile_layer *l = &s->frame.layers[i];
+        const bool turned = s->frame.v_transposed;
+        const size_t size = turned ? l->v_element : (size_t)l->v_row;
+        const char *v = s->v[i].ptr, *end = v + (turned ? s->v[i].len : 1);
+        exchange_bytes(s->k[i].ptr + a * l->k_row, s->k[i].ptr + b * l->k_row,
+                       (size_t)l->k_row);
+        for (; v < end; v += s->n_tokens * size)
+            exchange_bytes(v + a * size, v + b * size, size);
+    }
+}
+
+static void check_any_order(const char *name, size_t one, size_t other)
+{
     struct file f;
     uint32_t *order;
-    struct slotfile *s = parse_sample("v2-f16-slot0", &f);
+    struct slotfile *s = parse_sample(name, &f);
     const uint32_t n = s->n_tokens;
     unsigned char *rows = cut(s, 0, n);
     const size_t cells = (size_t)(s->tokens - f.bytes) + 4 * (size_t)n + 12;
-    exchange(s, &f, cells, 1, 4);
-    exchange(s, &f, cells, 4, n - 1);
+    exchange(s, (const char *)f.bytes + cells, one, other);
     assert_int_equal(parse(s, f.bytes, f.size), ERR_UNSUPPORTED);
     const struct slice bytes = slice_make((const char *)f.bytes, f.size);
     assert_int_equal(slotfile_parse_any(s, bytes, &order, NULL), 0);
-    assert_int_equal(order[1], n - 1);
+    assert_int_equal(order[one], other);
     unsigned char *again = cut(s, 0, n);
     assert_memory_equal(rows, again, n * s->frame.token_bytes);
     free(again);
     free(order);
     /* A position that is there twice, and one beyond. */
-    const uint32_t wrong[] = {0, n, UINT32_MAX};
+    const uint32_t wrong[] = {one ? 0 : 1, n, UINT32_MAX};
     for (size_t i = 0; i < 3; i++) {
-        memcpy(f.bytes + cells + 12, &wrong[i], 4);
+        memcpy(f.bytes + cells + 12 * one, &wrong[i], 4);
+        memcpy(f.bytes + cells + 12 * other, &wrong[0], 4);
         assert_int_equal(slotfile_parse_any(s, bytes, &order, NULL), ERR_UNSUPPORTED);
         assert_null(order);
     }
     free(rows);
     drop(s, &f);
+}
+
+static void test_slotfile_cells_in_any_order(void **state)
+{
+    (void)state;
+    check_any_order("v2-f16-slot0", 1, 4);
+    check_any_order("v2-f16-transposed", 0, 1);
+    check_any_order("v4-f16-transposed", 0, 1);
 }
 
 static void test_slotfile_refuses_cells_in_two_streams(void **state)
@@ -713,6 +809,9 @@ int main(void)
         cmocka_unit_test(test_slotfile_can_be_cut_at_any_token),
         cmocka_unit_test(test_slotfile_composes_parts_of_two_files),
         cmocka_unit_test(test_slotfile_block_order_is_all_k_then_all_v),
+        cmocka_unit_test(test_slotfile_transposed_v_is_the_same_rows),
+        cmocka_unit_test(test_slotfile_transposed_v_is_composed_of_any_parts),
+        cmocka_unit_test(test_slotfile_transposed_v_of_many_tokens),
         cmocka_unit_test(test_slotfile_bare_token_lists_are_read_and_written),
         cmocka_unit_test(test_slotfile_layout_is_what_makes_rows_interchangeable),
         cmocka_unit_test(test_slotfile_layout_sees_each_field_of_each_layer),
@@ -721,7 +820,6 @@ int main(void)
         cmocka_unit_test(test_slotfile_refuses_bytes_left_over),
         cmocka_unit_test(test_slotfile_damaged_bytes_never_change_the_shape),
         cmocka_unit_test(test_slotfile_refuses_what_it_does_not_understand),
-        cmocka_unit_test(test_slotfile_refuses_transposed_v),
         cmocka_unit_test(test_slotfile_refuses_a_second_cache),
         cmocka_unit_test(test_slotfile_whole_states),
         cmocka_unit_test(test_slotfile_whole_states_are_no_second_cache),
