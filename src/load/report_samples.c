@@ -138,6 +138,7 @@ json_t *report_samples(const struct tally *t)
     json_object_set_new(out, "outcome", outcome);
     for (const struct report_time *r = report_times; r->name; r++)
         json_object_set_new(out, r->name, list_of_times(t, r->of));
+    json_object_set_new(out, "longest_gap_ms", list_of_times(t, reading_longest_ms));
     for (size_t i = 0; i < N(moments); i++)
         json_object_set_new(out, moments[i].name, list_of_moments(t, i));
     for (size_t i = 0; i < N(counts); i++)

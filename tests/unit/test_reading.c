@@ -58,6 +58,8 @@ static void test_the_four_clocks(void **state)
     near(reading_first_ms(&r.sample), 14);
     near(reading_total_ms(&r.sample), 41);
     near(reading_gap_ms(&r.sample), 20.0 / 3);
+    near(reading_longest_ms(&r.sample), 10);
+    assert_int_equal(r.sample.answer, SAMPLE_ANSWER_GIVEN);
     near(reading_lag_ms(&r.sample), 2);
     assert_int_equal(gaps.n, 3); /* 10, 10, and 0: both came at once */
     near(spread_get(&gaps, 0.1), 0);
@@ -166,6 +168,38 @@ static void test_outcomes(void **state)
     }
 }
 
+#define MESSAGE(json) "{\"choices\":[{\"index\":0,\"message\":" json "}]}"
+
+static void test_whether_an_answer_says_anything(void **state)
+{
+    static const struct {
+        bool stream;
+        const char *body;
+        enum sample_answer answer;
+    } cases[] = {
+        {true, ROLE STOP DONE, SAMPLE_ANSWER_EMPTY},
+        {true, TEXT("a") STOP, SAMPLE_ANSWER_GIVEN},
+        {true, TEXT("a"), SAMPLE_ANSWER_UNKNOWN}, /* not whole */
+        {false, MESSAGE("{\"content\":\"\"}"), SAMPLE_ANSWER_EMPTY},
+        {false, MESSAGE("{\"content\":\"a\"}"), SAMPLE_ANSWER_GIVEN},
+        {false,
+         MESSAGE("{\"content\":null,\"tool_calls\":[{\"function\":"
+                 "{\"name\":\"f\",\"arguments\":\"{}\"}}]}"),
+         SAMPLE_ANSWER_GIVEN},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct reading r = begin();
+        reading_sent(&r, 5000);
+        reading_head(&r, 200, cases[i].stream);
+        feed(&r, cases[i].body, 6000);
+        reading_end(&r, 7000);
+        if (r.sample.answer != cases[i].answer)
+            fail_msg("case %zu: %d", i, r.sample.answer);
+        reading_fini(&r);
+    }
+}
+
 static void test_paths_that_are_not_read_end_with_their_framing(void **state)
 {
     struct reading r = {.sample = {.planned_us = 1000, .started_us = 1000}};
@@ -236,6 +270,7 @@ int main(void)
         cmocka_unit_test(test_unknown_is_not_zero),
         cmocka_unit_test(test_an_answer_before_the_request_was_sent_took_no_time),
         cmocka_unit_test(test_outcomes),
+        cmocka_unit_test(test_whether_an_answer_says_anything),
         cmocka_unit_test(test_paths_that_are_not_read_end_with_their_framing),
         cmocka_unit_test(test_spread_is_right_to_half_a_percent),
         cmocka_unit_test(test_quantiles_are_nearest_rank),

@@ -318,6 +318,230 @@ static void test_duration_ends_the_sending(void **state)
     assert_int_equal(tally_count(t, SAMPLE_COMPLETED), 20);
 }
 
+/* ---- steps ------------------------------------------------------------------------- */
+
+static void use_profile(const char *profile)
+{
+    const struct workload_options o = {.profile = profile, .stream = true};
+    struct err e = {0};
+    workload_free(workload);
+    workload = workload_new(&o, &e);
+    assert_non_null(workload);
+}
+
+static const struct tally *measured(size_t step)
+{
+    return runner_step_tally(runner, step, 0, true);
+}
+
+static const struct tally *around(size_t step)
+{
+    return runner_step_tally(runner, step, 0, false);
+}
+
+/* How many were under way at once, at most. */
+static unsigned most_at_once(const struct tally *a, const struct tally *b)
+{
+    const struct tally *both[] = {a, b};
+    unsigned most = 0;
+    for (size_t x = 0; x < a->n; x++) {
+        unsigned n = 0;
+        for (size_t k = 0; k < 2; k++)
+            for (size_t i = 0; i < both[k]->n; i++)
+                n += both[k]->samples[i].started_us <= a->samples[x].started_us &&
+                     both[k]->samples[i].end_us > a->samples[x].started_us;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static void test_each_step_has_its_load(void **state)
+{
+    static const struct runner_step steps[] = {{.concurrency = 1, .settle = 2},
+                                               {.concurrency = 3, .settle = 3},
+                                               {.concurrency = 5, .settle = 5}};
+    (void)state;
+    open_service(&services[0], serve_whole);
+    run((struct runner_options){.steps = steps, .n_steps = 3, .requests = 6});
+    assert_int_equal(runner_steps(runner), 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(measured(i)->n, 6);
+        assert_int_equal(tally_count(measured(i), SAMPLE_COMPLETED), 6);
+        assert_true(around(i)->n >= steps[i].settle);
+        assert_true(most_at_once(measured(i), around(i)) <= steps[i].concurrency);
+        assert_true(most_at_once(around(i), measured(i)) == steps[i].concurrency);
+        assert_true(i == 0 || around(i)->begun_us >= measured(i - 1)->ended_us);
+    }
+}
+
+/* The last measured request is not answered before three more have come. */
+static void serve_sixth_last(struct service *s, struct front_request *rq)
+{
+    if (s->n_requests == 6)
+        s->kept[0] = rq;
+    else
+        answer(rq);
+    if (s->n_requests == 9)
+        answer(s->kept[0]);
+}
+
+static void test_a_closed_loop_is_kept_up_until_the_last_has_ended(void **state)
+{
+    static const struct runner_step step = {.concurrency = 2, .settle = 2};
+    (void)state;
+    open_service(&services[0], serve_sixth_last);
+    run((struct runner_options){.steps = &step, .n_steps = 1, .requests = 4});
+    assert_int_equal(tally_count(measured(0), SAMPLE_COMPLETED), 4);
+    assert_true(around(0)->n >= 2 + 3);
+    assert_int_equal(tally_count(around(0), SAMPLE_COMPLETED), around(0)->n);
+    assert_true(measured(0)->begun_us <= measured(0)->samples[0].planned_us);
+    assert_true(measured(0)->ended_us >= measured(0)->samples[3].end_us);
+}
+
+static void test_each_part_begins_a_pass_of_its_own(void **state)
+{
+    static const struct runner_step steps[] = {{.concurrency = 1, .settle = 1},
+                                               {.concurrency = 2, .settle = 3},
+                                               {.concurrency = 3, .settle = 4}};
+    uint64_t next = 0;
+    (void)state;
+    use_profile("shared,documents=2,questions=2,in=4,ask=2");
+    open_service(&services[0], serve_whole);
+    run((struct runner_options){
+        .steps = steps, .n_steps = 3, .requests = 4, .warmup = 3});
+    for (size_t i = 0; i < 3; i++) {
+        const struct tally *t = measured(i);
+        assert_true(around(i)->samples[0].index >= next);
+        assert_int_equal(around(i)->samples[0].index % 4, 0);
+        assert_int_equal(t->samples[0].index % 4, 0);
+        assert_true(t->samples[0].index > around(i)->samples[0].index);
+        for (size_t k = 0; k < 4; k++)
+            assert_int_equal(t->samples[k].turn, k / 2);
+        next = (around(i)->samples[around(i)->n - 1].index + 4) / 4 * 4;
+    }
+}
+
+static void test_open_steps_go_on_by_the_plan(void **state)
+{
+    static const struct runner_step steps[] = {
+        {.concurrency = 20, .rate = 1000, .settle = 5},
+        {.concurrency = 20, .rate = 2000, .settle_ms = 4}};
+    (void)state;
+    open_service(&services[0], serve_whole);
+    run((struct runner_options){.steps = steps, .n_steps = 2, .requests = 10});
+    assert_int_equal(around(0)->n, 5);
+    assert_int_equal(around(1)->n, 8);
+    for (size_t i = 0; i < 10; i++) {
+        assert_int_equal(measured(0)->samples[i].planned_us - around(0)->begun_us,
+                         5000 + 1000 * i);
+        assert_int_equal(measured(1)->samples[i].planned_us - around(1)->begun_us,
+                         4000 + 500 * i);
+    }
+}
+
+static void test_the_duration_is_of_the_measured_part(void **state)
+{
+    static const struct runner_step step = {
+        .concurrency = 20, .rate = 1000, .settle = 3, .settle_ms = 5};
+    (void)state;
+    open_service(&services[0], serve_whole);
+    run((struct runner_options){
+        .steps = &step, .n_steps = 1, .requests = 50, .duration_ms = 10});
+    assert_int_equal(around(0)->n, 5);
+    assert_int_equal(measured(0)->n, 10);
+}
+
+static void test_arrivals_of_steps_are_drawn_apart(void **state)
+{
+    static const struct runner_step steps[] = {{.concurrency = 20, .rate = 2000},
+                                               {.concurrency = 20, .rate = 2000}};
+    (void)state;
+    open_service(&services[0], serve_whole);
+    run((struct runner_options){
+        .steps = steps, .n_steps = 2, .requests = 10, .poisson = true});
+    assert_int_not_equal(measured(0)->samples[9].planned_us - measured(0)->begun_us,
+                         measured(1)->samples[9].planned_us - measured(1)->begun_us);
+}
+
+static void test_arms_have_each_step(void **state)
+{
+    static const struct runner_step steps[] = {{.concurrency = 3, .settle = 2},
+                                               {.concurrency = 4, .settle = 1}};
+    (void)state;
+    open_service(&services[0], serve_whole);
+    open_service(&services[1], serve_whole);
+    run((struct runner_options){.url = {services[0].url, services[1].url},
+                                .steps = steps,
+                                .n_steps = 2,
+                                .requests = 5});
+    for (size_t i = 0; i < 2; i++) {
+        const struct tally *b = runner_step_tally(runner, i, 1, true);
+        assert_int_equal(b->n, 5);
+        for (size_t k = 0; k < 5; k++)
+            assert_int_equal(b->samples[k].index, measured(i)->samples[k].index);
+    }
+}
+
+static void test_pairs_stay_together_at_the_end_of_a_part(void **state)
+{
+    static const struct runner_step step = {
+        .concurrency = 20, .rate = 1000, .settle_ms = 3};
+    (void)state;
+    open_service(&services[0], serve_whole);
+    open_service(&services[1], serve_whole);
+    run((struct runner_options){.url = {services[0].url, services[1].url},
+                                .steps = &step,
+                                .n_steps = 1,
+                                .requests = 20,
+                                .duration_ms = 5});
+    assert_int_equal(around(0)->n, 2);
+    assert_int_equal(runner_step_tally(runner, 0, 1, false)->n, 2);
+    assert_int_equal(measured(0)->n, 3);
+    assert_int_equal(runner_step_tally(runner, 0, 1, true)->n, 3);
+}
+
+static bool only_first(void *arg, size_t step)
+{
+    *(unsigned *)arg += 1;
+    return step < 1;
+}
+
+static void test_no_step_behind_one_that_was_too_much(void **state)
+{
+    static const struct runner_step steps[] = {
+        {.concurrency = 1}, {.concurrency = 2}, {.concurrency = 3}};
+    struct err e = {0};
+    unsigned asked = 0;
+    (void)state;
+    open_service(&services[0], serve_whole);
+    const struct runner_options o = {.url = {services[0].url},
+                                     .headers = "",
+                                     .steps = steps,
+                                     .n_steps = 3,
+                                     .requests = 2,
+                                     .timeout_ms = 5000};
+    runner = runner_new(loop, workload, &o, &e);
+    runner_on_step(runner, only_first, &asked);
+    runner_run(runner);
+    assert_int_equal(asked, 2);
+    assert_int_equal(runner_steps(runner), 2);
+    assert_int_equal(measured(1)->n, 2);
+}
+
+static void test_a_stop_keeps_whole_steps_and_the_begun_one(void **state)
+{
+    static const struct runner_step steps[] = {
+        {.concurrency = 1, .rate = 1000}, {.concurrency = 3}, {.concurrency = 3}};
+    (void)state;
+    open_service(&services[0], serve_two);
+    run((struct runner_options){.steps = steps, .n_steps = 3, .requests = 2});
+    assert_true(runner_stopped(runner));
+    assert_int_equal(runner_steps(runner), 2);
+    assert_int_equal(tally_count(measured(0), SAMPLE_COMPLETED), 2);
+    assert_int_equal(tally_count(measured(1), SAMPLE_PENDING), 2);
+    assert_int_equal(tally_count(around(1), SAMPLE_PENDING), 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, set_up, tear_down)
 
 int main(void)
@@ -332,6 +556,16 @@ int main(void)
         TEST(nobody_listens),
         TEST(a_stop_keeps_what_was_measured),
         TEST(duration_ends_the_sending),
+        TEST(each_step_has_its_load),
+        TEST(a_closed_loop_is_kept_up_until_the_last_has_ended),
+        TEST(each_part_begins_a_pass_of_its_own),
+        TEST(open_steps_go_on_by_the_plan),
+        TEST(the_duration_is_of_the_measured_part),
+        TEST(arrivals_of_steps_are_drawn_apart),
+        TEST(arms_have_each_step),
+        TEST(pairs_stay_together_at_the_end_of_a_part),
+        TEST(no_step_behind_one_that_was_too_much),
+        TEST(a_stop_keeps_whole_steps_and_the_begun_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
