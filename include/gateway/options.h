@@ -110,6 +110,9 @@ struct options {
     uint64_t limits_body_bytes;
     uint64_t limits_buffered_bytes;
     uint64_t limits_connections;
+    uint64_t limits_connections_per_client;
+    uint64_t limits_upload_rate; /* bytes per second */
+    uint64_t limits_download_rate;
     uint64_t limits_queue;
 
     uint64_t timeouts_head_ms;
@@ -121,6 +124,8 @@ struct options {
     uint64_t timeouts_queue_ms;
     uint64_t timeouts_slot_ms;
     uint64_t timeouts_write_ms;
+    uint64_t timeouts_pace_ms;
+    uint64_t timeouts_total_ms;
     uint64_t timeouts_drain_ms;
 
     uint64_t upstream_pool_idle_ms;

@@ -49,6 +49,7 @@ struct request_world {
     size_t n_targets;
     struct figures *total;
     struct outlook *outlook; /* NULL unless it only observes */
+    uint64_t total_ms;       /* for one of them */
     bool relay_admin_paths, cache_status, server_timing, access_log;
     unsigned in_state[REQUEST_STATE_COUNT]; /* requests that are there now */
     uint64_t next_id;

@@ -28,6 +28,11 @@ int addr_resolve(struct addr *a, const char *text, struct err *e);
 /* From what accept(), getsockname() and getpeername() give. */
 void addr_from_sockaddr(struct addr *a, const struct sockaddr *sa, socklen_t len);
 
+/* Whom it tells apart: an IPv4 address (mapped ones as well), or the /64 of an IPv6
+ * address, all of which one client may use. False for a UNIX socket: nobody. */
+#define ADDR_GROUP 16
+bool addr_group(const struct addr *a, unsigned char out[ADDR_GROUP]);
+
 /* 127.0.0.0/8, ::1 and UNIX sockets. */
 bool addr_is_loopback(const struct addr *a);
 

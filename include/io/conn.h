@@ -52,6 +52,7 @@ typedef void (*conn_cb)(void *arg, struct conn *c, enum conn_event event);
 #define CONN_OUTPUT_HIGH ((size_t)256 << 10) /* bytes queued above which to hold back */
 #define CONN_INPUT_MAX ((size_t)64 << 10)    /* default limit of the input buffer */
 #define CONN_LINGER_MAX ((size_t)64 << 20)   /* bytes dropped by conn_close_gently() */
+#define CONN_LINGERING 1024                  /* of a loop, closing gently at once */
 
 /* Takes the accepted descriptor over and starts reading. */
 struct conn *conn_accepted(struct loop *l, int fd, conn_cb cb, void *arg);
@@ -73,7 +74,8 @@ void conn_close(struct conn *c);
  * the peer has closed too, after `linger_ms` or after CONN_LINGER_MAX bytes: what the
  * peer still sends is read and dropped, so that a refusal stays readable (a close with
  * unread input would reset it). Sending may take longer than linger_ms as long as the
- * peer takes something in each such span. `c` is dead for the caller.
+ * peer takes something in each such span. `c` is dead for the caller. Of more than
+ * CONN_LINGERING such connections the oldest are cut.
  */
 void conn_close_gently(struct conn *c, uint64_t linger_ms);
 
@@ -111,6 +113,7 @@ bool conn_stale(const struct conn *c);
 
 int conn_error(const struct conn *c);        /* errno of the failure, 0 for a FIN */
 const char *conn_peer(const struct conn *c); /* "127.0.0.1:4711" */
+const struct addr *conn_peer_addr(const struct conn *c);
 uint64_t conn_bytes_in(const struct conn *c);
 uint64_t conn_bytes_out(const struct conn *c);
 

@@ -8,8 +8,13 @@
  * is with the owner at a time; pipelined ones wait in the connection.
  *
  * Bodies are collected before the owner is told (limits and deadlines apply), so what
- * goes upstream has one exact length. Refusals (400, 408, 413, 431, 501, 503, 505) are
- * made here, in the error shape of the API, stay readable, and close the connection.
+ * goes upstream has one exact length. Refusals (400, 408, 413, 429, 431, 501, 503, 505,
+ * and what `check` says) are made here, in the error shape of the API, stay readable, and
+ * close the connection. What has not arrived takes no memory.
+ *
+ * Who is slow is cut: a body that brings less than `upload_rate` over `pace_ms`, and a
+ * client that takes less than `download_rate` over `pace_ms` in which something was
+ * waiting for it all the time. The first of these spans is the time of grace.
  *
  * A client that closes while its request is with the owner is reported by on_gone, in
  * every state, within one turn of the loop; the request is dead when on_gone returns.
@@ -29,17 +34,36 @@
 struct front;
 struct front_request;
 
+struct front_refusal {
+    int status;
+    const char *type, *message; /* of the error */
+    const char *headers;        /* complete lines, or "" */
+};
+
+/* Looks at a head before its body is read. False, with `why`, refuses the request. */
+typedef bool (*front_check_cb)(void *arg, const struct http_head *h,
+                               struct front_refusal *why);
+
 struct front_options {
     struct http_limits head;
-    uint64_t body_bytes;     /* of one request */
-    uint64_t buffered_bytes; /* of all request bodies together; 503 beyond */
+    uint64_t body_bytes;     /* of one request; 413 beyond */
+    uint64_t buffered_bytes; /* of all request bodies together; 503 beyond, 413 where one
+                                alone is larger */
     unsigned connections;    /* 503 beyond */
-    uint64_t head_ms, body_ms, idle_ms, write_ms;
+    unsigned per_client; /* of these, of one client (wire/peers.h); 429 beyond; 0: any */
+    uint64_t upload_rate, download_rate; /* bytes per second; 0: any */
+    uint64_t head_ms, body_ms, idle_ms, write_ms, pace_ms;
+    front_check_cb check; /* NULL: all are welcome; `arg` is that of on_request */
 };
+
+#define FRONT_REFUSALS(X) X(400) X(401) X(403) X(408) X(413) X(429) X(431) X(503)
 
 struct front_stats {
     uint64_t accepted, requests;
-    uint64_t refused_400, refused_408, refused_413, refused_431, refused_503;
+#define X(status) uint64_t refused_##status;
+    FRONT_REFUSALS(X) /* others count as 400 */
+#undef X
+    uint64_t slow_readers; /* cut because they took too little, or nothing */
     unsigned connections;
     uint64_t buffered_bytes;
 };
@@ -53,6 +77,10 @@ struct front *front_open(struct loop *l, const struct addr *at,
 
 const struct addr *front_addr(const struct front *f);
 void front_stats(const struct front *f, struct front_stats *out);
+
+/* Other limits from now on. Connections that are there keep the limits of heads with
+ * which they began, and are not closed where they have become too many. */
+void front_set_options(struct front *f, const struct front_options *o);
 
 /*
  * Graceful stop: accepts nothing more, closes idle connections, lets running requests
@@ -105,7 +133,8 @@ void front_reset(struct front_request *rq);
 void front_reply(struct front_request *rq, int status, struct slice headers,
                  struct slice body);
 
-/* An error in the shape of the API: {"error":{"message","type","code"}}. */
+/* An error in the shape of the APIs: {"error":{"message","type","code"},"type":"error"},
+ * of which OpenAI's clients read the first part, and Anthropic's both. */
 void front_error(struct front_request *rq, int status, const char *type,
                  const char *message, struct slice headers);
 

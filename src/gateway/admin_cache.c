@@ -125,11 +125,7 @@ static void refuse(struct front_request *rq, int status, const char *why)
     const char *type = status == 404  ? "not_found_error"
                        : status < 500 ? "invalid_request_error"
                                       : "unavailable_error";
-    json_t *text = json_string(why); /* NULL where it is not UTF-8 */
-    admin_reply(rq, status,
-                json_pack("{s:{s:o,s:s,s:i}}", "error", "message",
-                          text ? text : json_string("it cannot be told in UTF-8"), "type",
-                          type, "code", status));
+    front_error(rq, status, type, why, (struct slice){"", 0});
 }
 
 static void bad_query(struct front_request *rq)

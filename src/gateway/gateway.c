@@ -51,6 +51,10 @@ static struct front_options front_limits(const struct options *o)
         .body_bytes = o->limits_body_bytes,
         .buffered_bytes = o->limits_buffered_bytes,
         .connections = (unsigned)o->limits_connections,
+        .per_client = (unsigned)o->limits_connections_per_client,
+        .upload_rate = o->limits_upload_rate,
+        .download_rate = o->limits_download_rate,
+        .pace_ms = o->timeouts_pace_ms,
         .head_ms = o->timeouts_head_ms,
         .body_ms = o->timeouts_body_ms,
         .idle_ms = o->timeouts_idle_ms,
@@ -214,6 +218,7 @@ static void fill_worlds(struct gateway *g)
                                          .n_targets = g->o->n_upstreams,
                                          .total = &g->total,
                                          .outlook = g->outlook,
+                                         .total_ms = g->o->timeouts_total_ms,
                                          .relay_admin_paths =
                                              g->o->admin_paths == OPTIONS_ADMIN_RELAY,
                                          .cache_status = g->o->headers_cache_status,

@@ -387,17 +387,19 @@ static void put_front(const struct front *f, struct buf *out)
     const struct {
         const char *status;
         uint64_t n;
-    } refused[] = {{"400", s.refused_400},
-                   {"408", s.refused_408},
-                   {"413", s.refused_413},
-                   {"431", s.refused_431},
-                   {"503", s.refused_503}};
+    } refused[] = {
+#define X(code) {#code, s.refused_##code},
+        FRONT_REFUSALS(X)
+#undef X
+    };
     put_one(out, "incipit_client_connections", "gauge", "Client connections open.",
             s.connections);
     put_one(out, "incipit_client_accepted_total", "counter",
             "Client connections accepted.", s.accepted);
     put_one(out, "incipit_body_buffered_bytes", "gauge", "Request bodies in memory.",
             s.buffered_bytes);
+    put_one(out, "incipit_slow_readers_total", "counter",
+            "Clients cut because they took too little of an answer.", s.slow_readers);
     put_head(out, "incipit_refused_total", "counter", "Refused by the front, by status.");
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
         buf_printf(out, "incipit_refused_total{status=\"%s\"} %" PRIu64 "\n",

@@ -5,7 +5,8 @@
  * States in the order of time. Each is entered by enter(), which stamps it; all phase
  * times are differences of these stamps. Deadlines: the queue's belongs to the driver
  * (timeouts.queue), those of sending and answering to the call (timeouts.connect,
- * first_byte, stall), that of a client that does not read to the front (timeouts.write).
+ * first_byte, stall), that of a client that does not read to the front (timeouts.write),
+ * that of it all to the request (timeouts.total).
  *
  *   state       entered when                        leaves by
  *   SCAN        the request is whole                inspect()
@@ -54,6 +55,7 @@ struct request {
     struct answer *answer;
     int status; /* sent to the client; 0 none */
     uint64_t out_bytes;
+    struct loop_timer deadline;
     bool stream, content_seen;
     enum stats_outcome outcome;
 };
@@ -236,6 +238,7 @@ static void finish(struct request *rq, enum stats_outcome outcome)
     rq->w->in_state[REQUEST_FINISH]--;
     if (rq->call)
         call_cancel(rq->call);
+    timer_fini(&rq->deadline);
     answer_free(rq->answer);
     inspect_free(&rq->in);
     free(rq);
@@ -343,10 +346,8 @@ static void on_end(void *arg)
     finish(rq, is_success(rq) ? STATS_COMPLETED : STATS_REFUSED);
 }
 
-static void on_fail(void *arg, const struct err *why)
+static void fail(struct request *rq, const struct err *why)
 {
-    struct request *rq = arg;
-    rq->call = NULL;
     log_event(LOG_WARN, "upstream-failed", "id", "%s", rq->id, "state", "%s",
               request_state_name(rq->state), "why", "%s", why->text, NULL);
     if (rq->state < REQUEST_RELAY && why->code == ERR_TIMEOUT) {
@@ -359,6 +360,25 @@ static void on_fail(void *arg, const struct err *why)
         front_abort(rq->client); /* the client sees that it is not whole */
         finish(rq, STATS_UPSTREAM);
     }
+}
+
+static void on_fail(void *arg, const struct err *why)
+{
+    struct request *rq = arg;
+    rq->call = NULL;
+    fail(rq, why);
+}
+
+/* However far it has come. */
+static void on_deadline(void *arg)
+{
+    struct request *rq = arg;
+    struct err why = {0};
+    if (rq->call)
+        call_cancel(rq->call);
+    rq->call = NULL;
+    err_set(&why, ERR_TIMEOUT, "timeouts.total has passed");
+    fail(rq, &why);
 }
 
 static void on_sent(void *arg)
@@ -504,6 +524,8 @@ void request_start(struct request_world *w, struct front_request *client)
     rq->stamp_us[REQUEST_SCAN] = front_received_us(client);
     snprintf(rq->id, sizeof(rq->id), "%08" PRIx64 "-%" PRIx64, w->id_salt & 0xffffffffu,
              w->next_id++);
+    timer_init(&rq->deadline, w->loop, on_deadline, rq);
+    timer_start(&rq->deadline, w->total_ms);
     rq->body_bytes = front_body(client).len;
     note_line(rq, h);
     rq->route = routes_find(h->method, h->target);

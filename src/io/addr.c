@@ -153,6 +153,23 @@ static const struct sockaddr_in6 *inet6(const struct addr *a)
     return (const struct sockaddr_in6 *)(const void *)&a->sa;
 }
 
+bool addr_group(const struct addr *a, unsigned char out[ADDR_GROUP])
+{
+    static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};
+    if (a->sa.ss_family == AF_INET) {
+        memcpy(out, mapped, sizeof(mapped));
+        memcpy(out + sizeof(mapped), &inet4(a)->sin_addr, 4);
+        return true;
+    }
+    if (a->sa.ss_family != AF_INET6)
+        return false;
+    const struct in6_addr *v6 = &inet6(a)->sin6_addr;
+    memcpy(out, v6, ADDR_GROUP);
+    if (!IN6_IS_ADDR_V4MAPPED(v6))
+        memset(out + 8, 0, 8);
+    return true;
+}
+
 bool addr_is_loopback(const struct addr *a)
 {
     switch (a->sa.ss_family) {

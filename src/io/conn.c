@@ -77,7 +77,7 @@ struct conn {
     int error;
 
     uint64_t bytes_in, bytes_out;
-    char peer[sizeof(((struct addr *)0)->text)];
+    struct addr peer;
 
     struct loop_orphan orphan; /* linked while lingering */
     uint64_t linger_ms;
@@ -366,7 +366,7 @@ void conn_close_gently(struct conn *c, uint64_t linger_ms)
     c->state = STATE_LINGERING;
     c->corked = false;
     c->linger_ms = linger_ms;
-    loop_adopt(c->loop, &c->orphan);
+    loop_adopt(c->loop, &c->orphan, CONN_LINGERING);
     timer_fini(&c->timer);
     timer_init(&c->timer, c->loop, on_linger_timeout, c);
     timer_start(&c->timer, linger_ms);
@@ -459,13 +459,11 @@ struct conn *conn_accepted(struct loop *l, int fd, conn_cb cb, void *arg)
 {
     struct sockaddr_storage sa = {0};
     socklen_t len = sizeof(sa);
-    struct addr peer = {0};
     assert(fd >= 0);
     struct conn *c = new_conn(l, fd, cb, arg);
     c->state = STATE_OPEN;
     if (getpeername(fd, (struct sockaddr *)&sa, &len) == 0)
-        addr_from_sockaddr(&peer, (const struct sockaddr *)&sa, len);
-    memcpy(c->peer, peer.text, sizeof(c->peer));
+        addr_from_sockaddr(&c->peer, (const struct sockaddr *)&sa, len);
     rewatch(c);
     return c;
 }
@@ -478,7 +476,7 @@ struct conn *conn_connect(struct loop *l, const struct addr *to, uint64_t timeou
     int error = fd < 0 ? errno : 0;
     struct conn *c = new_conn(l, fd, cb, arg);
     c->state = STATE_CONNECTING;
-    memcpy(c->peer, to->text, sizeof(c->peer));
+    c->peer = *to;
     timer_init(&c->timer, l, on_connect_timeout, c);
     timer_start(&c->timer, timeout_ms);
     if (!error && connect(fd, (const struct sockaddr *)&to->sa, to->len) != 0)
@@ -504,7 +502,7 @@ void conn_close(struct conn *c)
         return;
     assert(c->magic == CONN_MAGIC && c->state != STATE_DEAD);
     c->state = STATE_DEAD;
-    list_del(&c->orphan.link);
+    loop_disown(c->loop, &c->orphan);
     timer_fini(&c->timer);
     event_free(c->event);
     if (c->fd >= 0)
@@ -652,7 +650,12 @@ int conn_error(const struct conn *c)
 
 const char *conn_peer(const struct conn *c)
 {
-    return c->peer;
+    return c->peer.text;
+}
+
+const struct addr *conn_peer_addr(const struct conn *c)
+{
+    return &c->peer;
 }
 
 uint64_t conn_bytes_in(const struct conn *c)

@@ -66,7 +66,8 @@ struct loop {
     struct event *wake;
 
     struct list watched; /* struct watched_signal */
-    struct list orphans;
+    struct list orphans; /* the oldest first */
+    size_t n_orphans;
 };
 
 struct watched_signal {
@@ -219,16 +220,19 @@ static void queue_free(struct queue *q)
     free(q->running.v);
 }
 
+static void drop_oldest(struct loop *l)
+{
+    struct loop_orphan *o = LIST_ENTRY(l->orphans.next, struct loop_orphan, link);
+    o->drop(o);
+}
+
 void loop_free(struct loop *l)
 {
     if (!l)
         return;
     assert(l->magic == LOOP_MAGIC);
-    while (!list_empty(&l->orphans)) {
-        struct loop_orphan *o = LIST_ENTRY(l->orphans.next, struct loop_orphan, link);
-        list_del(&o->link);
-        o->drop(o);
-    }
+    while (!list_empty(&l->orphans))
+        drop_oldest(l);
     while (run_deferred(l) || run_posted(l)) {
     }
     free_signals(l);
@@ -269,9 +273,17 @@ struct event_base *loop_base(struct loop *l)
     return l->base;
 }
 
-void loop_adopt(struct loop *l, struct loop_orphan *o)
+void loop_adopt(struct loop *l, struct loop_orphan *o, size_t max)
 {
     list_push_back(&l->orphans, &o->link);
+    if (++l->n_orphans > max)
+        drop_oldest(l);
+}
+
+void loop_disown(struct loop *l, struct loop_orphan *o)
+{
+    l->n_orphans -= !list_empty(&o->link);
+    list_del(&o->link);
 }
 
 /* ---- signals ----------------------------------------------------------------------- */

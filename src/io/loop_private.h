@@ -13,13 +13,15 @@ struct event_base *loop_base(struct loop *l);
 
 /*
  * Something that lives on although its owner has let it go. The loop drops what is still
- * in its list when it is freed; whoever ends earlier takes itself out with list_del().
+ * in its list when it is freed, and the oldest where there are more than `max`; drop()
+ * calls loop_disown(), and so does who ends earlier.
  */
 struct loop_orphan {
     struct list link;
     void (*drop)(struct loop_orphan *o);
 };
 
-void loop_adopt(struct loop *l, struct loop_orphan *o);
+void loop_adopt(struct loop *l, struct loop_orphan *o, size_t max);
+void loop_disown(struct loop *l, struct loop_orphan *o); /* no orphan: nothing */
 
 #endif

@@ -14,6 +14,8 @@
  */
 
 #include <assert.h>
+#include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -24,6 +26,7 @@
 #include "base/mem.h"
 #include "io/conn.h"
 #include "io/listener.h"
+#include "wire/peers.h"
 
 #define LINGER_MS 2000
 
@@ -36,6 +39,7 @@ struct front {
     front_request_cb on_request;
     void *arg;
     struct list clients;
+    struct peers *peers;
     struct front_stats stats;
     bool draining;
     loop_cb drained;
@@ -48,7 +52,10 @@ struct front_request {
     struct front *front;
     struct conn *conn;
     struct http_parser *parser;
+    struct peers_client *peer; /* NULL: not counted */
     struct loop_timer timer;
+    struct loop_timer pace; /* runs while a body comes, or while output waits */
+    uint64_t pace_mark;     /* bytes that had come, or gone, when it was started */
     enum client_state state;
 
     struct buf body;
@@ -83,6 +90,7 @@ static void free_later(void *arg)
 {
     struct front_request *rq = arg;
     timer_fini(&rq->timer);
+    timer_fini(&rq->pace);
     http_parser_free(rq->parser);
     free(rq);
 }
@@ -94,8 +102,10 @@ static void end_client(struct front_request *rq, void (*how)(struct conn *))
     struct front *f = rq->front;
     rq->state = CLIENT_CLOSING;
     timer_stop(&rq->timer);
+    timer_stop(&rq->pace);
     drop_body(rq);
     how(rq->conn);
+    peers_leave(f->peers, rq->peer);
     rq->conn = NULL;
     list_del(&rq->link);
     f->stats.connections--;
@@ -122,39 +132,70 @@ static void close_idle(struct conn *c)
 
 static void error_body(struct buf *b, int status, const char *type, const char *message)
 {
-    buf_printf(b, "{\"error\":{\"message\":\"%s\",\"type\":\"%s\",\"code\":%d}}\n",
-               message, type, status);
+    json_t *text = json_string(message); /* NULL where it is not UTF-8 */
+    json_t *doc = json_pack("{s:{s:o,s:s,s:i},s:s}", "error", "message",
+                            text ? text : json_string("it cannot be told in UTF-8"),
+                            "type", type, "code", status, "type", "error");
+    char *line = json_dumps(doc, JSON_COMPACT);
+    buf_append_str(b, line);
+    buf_append_char(b, '\n');
+    free(line);
+    json_decref(doc);
 }
 
 static void count_refusal(struct front *f, int status)
 {
-    uint64_t *counter = status == 408   ? &f->stats.refused_408
-                        : status == 413 ? &f->stats.refused_413
-                        : status == 431 ? &f->stats.refused_431
-                        : status == 503 ? &f->stats.refused_503
-                                        : &f->stats.refused_400;
-    ++*counter;
+    switch (status) {
+#define X(code)                                                                          \
+    case code:                                                                           \
+        f->stats.refused_##code++;                                                       \
+        break;
+        FRONT_REFUSALS(X)
+#undef X
+    default:
+        f->stats.refused_400++;
+    }
 }
 
 /* Answers without an owner and closes: nothing behind it is taken for a request. */
-static void refuse(struct front_request *rq, int status, const char *message)
+static void refuse_as(struct front_request *rq, const struct front_refusal *why)
 {
     struct buf head = {0}, body = {0};
-    count_refusal(rq->front, status);
-    log_event(LOG_INFO, "refused", "status", "%d", status, "peer", "%s",
-              conn_peer(rq->conn), "why", "%s", message, NULL);
-    error_body(&body, status,
-               status == 503 ? "unavailable_error" : "invalid_request_error", message);
+    count_refusal(rq->front, why->status);
+    log_event(LOG_INFO, "refused", "status", "%d", why->status, "peer", "%s",
+              conn_peer(rq->conn), "why", "%s", why->message, NULL);
+    error_body(&body, why->status, why->type, why->message);
     buf_printf(&head,
                "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
                "%zu\r\n%sConnection: close\r\n\r\n",
-               status, http_reason(status), buf_len(&body),
-               status == 503 ? "Retry-After: 1\r\n" : "");
+               why->status, http_reason(why->status), buf_len(&body), why->headers);
     conn_write(rq->conn, buf_slice(&head));
     conn_write(rq->conn, buf_slice(&body));
     buf_free(&head);
     buf_free(&body);
     end_client(rq, close_gently);
+}
+
+static void refuse(struct front_request *rq, int status, const char *message)
+{
+    const bool later = status == 503 || status == 429;
+    const struct front_refusal why = {.status = status,
+                                      .type = status == 503   ? "unavailable_error"
+                                              : status == 429 ? "rate_limit_error"
+                                                              : "invalid_request_error",
+                                      .message = message,
+                                      .headers = later ? "Retry-After: 1\r\n" : ""};
+    refuse_as(rq, &why);
+}
+
+/* The client does not read, or too little. */
+static void cut_reader(struct front_request *rq, const char *why)
+{
+    log_event(LOG_INFO, "cut", "peer", "%s", conn_peer(rq->conn), "why", "%s", why, NULL);
+    rq->front->stats.slow_readers++;
+    rq->gone = true;
+    rq->on.on_gone(rq->arg);
+    end_client(rq, conn_abort);
 }
 
 static void on_timer(void *arg)
@@ -171,13 +212,55 @@ static void on_timer(void *arg)
         refuse(rq, 408, "the request body did not arrive in time");
         break;
     case CLIENT_OWNED: /* only armed while the client does not read */
-        rq->gone = true;
-        rq->on.on_gone(rq->arg);
-        end_client(rq, conn_abort);
+        cut_reader(rq, "it takes nothing of its answer");
         break;
     case CLIENT_CLOSING:
         break;
     }
+}
+
+/* ---- pace -------------------------------------------------------------------------- */
+
+/* Bytes of the body that have come, or of the answer that were taken. */
+static uint64_t progress_of(const struct front_request *rq)
+{
+    return rq->state == CLIENT_BODY ? buf_len(&rq->body) : conn_bytes_out(rq->conn);
+}
+
+static uint64_t least_rate(const struct front_request *rq)
+{
+    const struct front_options *o = &rq->front->o;
+    return rq->state == CLIENT_BODY ? o->upload_rate : o->download_rate;
+}
+
+static void start_pace(struct front_request *rq)
+{
+    if (!least_rate(rq) || !rq->front->o.pace_ms)
+        return;
+    rq->pace_mark = progress_of(rq);
+    timer_start(&rq->pace, rq->front->o.pace_ms);
+}
+
+static void on_pace(void *arg)
+{
+    struct front_request *rq = arg;
+    const uint64_t n = progress_of(rq) - rq->pace_mark;
+    const bool slow = n < least_rate(rq) * rq->front->o.pace_ms / 1000;
+    if (!slow)
+        start_pace(rq);
+    else if (rq->state == CLIENT_BODY)
+        refuse(rq, 408, "the request body arrives too slowly");
+    else if (rq->state == CLIENT_OWNED)
+        cut_reader(rq, "it takes its answer too slowly");
+}
+
+/* While something waits for the client; a client that has taken all is not slow. */
+static void pace_reader(struct front_request *rq)
+{
+    if (!conn_output_len(rq->conn))
+        timer_stop(&rq->pace);
+    else if (!rq->pace.armed)
+        start_pace(rq);
 }
 
 /* ---- reading ----------------------------------------------------------------------- */
@@ -191,22 +274,37 @@ static void enter(struct front_request *rq, enum client_state state, uint64_t ms
         timer_stop(&rq->timer);
 }
 
+/* False after the request was refused. */
+static bool has_room(struct front_request *rq, uint64_t more)
+{
+    const struct front *f = rq->front;
+    const uint64_t have = buf_len(&rq->body);
+    const uint64_t most =
+        f->o.body_bytes < f->o.buffered_bytes ? f->o.body_bytes : f->o.buffered_bytes;
+    if (more > most || have + more > most)
+        refuse(rq, 413,
+               "the request body is larger than limits.body_bytes or "
+               "limits.buffered_bytes allows");
+    else if (f->stats.buffered_bytes + more > f->o.buffered_bytes)
+        refuse(rq, 503, "too many request bodies are under way at once");
+    else
+        return true;
+    return false;
+}
+
 static void on_head(struct front_request *rq)
 {
     struct front *f = rq->front;
     const struct http_head *h = http_parser_head(rq->parser);
-    if (h->body == HTTP_BODY_LENGTH && h->length > f->o.body_bytes) {
-        refuse(rq, 413, "the request body is larger than limits.body_bytes allows");
+    struct front_refusal why = {.headers = ""};
+    if (f->o.check && !f->o.check(f->arg, h, &why)) {
+        refuse_as(rq, &why);
         return;
     }
-    if (h->body == HTTP_BODY_LENGTH &&
-        f->stats.buffered_bytes + h->length > f->o.buffered_bytes) {
-        refuse(rq, 503, "too many request bodies are under way at once");
+    if (h->body == HTTP_BODY_LENGTH && !has_room(rq, h->length))
         return;
-    }
     enter(rq, CLIENT_BODY, f->o.body_ms);
-    if (h->body == HTTP_BODY_LENGTH)
-        buf_reserve(&rq->body, (size_t)(h->length < (1u << 20) ? h->length : (1u << 20)));
+    start_pace(rq);
     if (h->expect_continue && h->minor >= 1 && h->body != HTTP_BODY_NONE)
         conn_write(rq->conn, SLICE_LIT("HTTP/1.1 100 Continue\r\n\r\n"));
 }
@@ -214,14 +312,8 @@ static void on_head(struct front_request *rq)
 static void on_body(struct front_request *rq, struct slice data)
 {
     struct front *f = rq->front;
-    if (buf_len(&rq->body) + data.len > f->o.body_bytes) {
-        refuse(rq, 413, "the request body is larger than limits.body_bytes allows");
+    if (!has_room(rq, data.len))
         return;
-    }
-    if (f->stats.buffered_bytes + data.len > f->o.buffered_bytes) {
-        refuse(rq, 503, "too many request bodies are under way at once");
-        return;
-    }
     buf_append_slice(&rq->body, data);
     f->stats.buffered_bytes += data.len;
     timer_start(&rq->timer, f->o.body_ms);
@@ -231,6 +323,7 @@ static void on_whole(struct front_request *rq)
 {
     struct front *f = rq->front;
     f->stats.requests++;
+    timer_stop(&rq->pace);
     enter(rq, CLIENT_OWNED, 0);
     rq->received_us = loop_now_us(f->loop);
     rq->started = rq->chunked = rq->bodiless = rq->congested = false;
@@ -306,6 +399,8 @@ static void on_closed(struct front_request *rq)
 
 static void on_drained(struct front_request *rq)
 {
+    if (rq->state == CLIENT_OWNED)
+        pace_reader(rq);
     if (conn_output_high(rq->conn))
         return;
     if (rq->state == CLIENT_IDLE) {
@@ -349,11 +444,17 @@ static void on_accept(void *arg, int fd)
     rq->conn = conn_accepted(f->loop, fd, on_conn, rq);
     rq->parser = http_parser_new(HTTP_REQUEST, f->o.head);
     timer_init(&rq->timer, f->loop, on_timer, rq);
+    timer_init(&rq->pace, f->loop, on_pace, rq);
     list_push_back(&f->clients, &rq->link);
     f->stats.accepted++;
     f->stats.connections++;
+    bool full;
+    rq->peer = peers_enter(f->peers, conn_peer_addr(rq->conn),
+                           f->o.per_client ? f->o.per_client : UINT_MAX, &full);
     if (f->stats.connections > f->o.connections)
         refuse(rq, 503, "too many connections");
+    else if (full)
+        refuse(rq, 429, "too many connections from this address");
     else
         enter(rq, CLIENT_IDLE, f->o.idle_ms);
 }
@@ -368,8 +469,10 @@ struct front *front_open(struct loop *l, const struct addr *at,
     f->on_request = on_request;
     f->arg = arg;
     list_init(&f->clients);
+    f->peers = peers_new();
     f->listener = listener_open(l, at, on_accept, f, e);
     if (!f->listener) {
+        peers_free(f->peers);
         free(f);
         return NULL;
     }
@@ -384,6 +487,11 @@ const struct addr *front_addr(const struct front *f)
 void front_stats(const struct front *f, struct front_stats *out)
 {
     *out = f->stats;
+}
+
+void front_set_options(struct front *f, const struct front_options *o)
+{
+    f->o = *o;
 }
 
 void front_drain(struct front *f, loop_cb done, void *arg)
@@ -417,6 +525,7 @@ void front_close(struct front *f)
         }
         end_client(rq, conn_abort);
     }
+    peers_free(f->peers);
     loop_defer(f->loop, free, f); /* behind the clients' own free_later */
 }
 
@@ -531,6 +640,7 @@ void front_data(struct front_request *rq, struct slice bytes)
     }
     rq->body_sent += bytes.len;
     note_congestion(rq);
+    pace_reader(rq);
 }
 
 /* The answer is out: the connection goes on with what was pipelined, or closes. */
@@ -548,6 +658,7 @@ void front_end(struct front_request *rq)
         end_client(rq, close_gently);
         return;
     }
+    timer_stop(&rq->pace);
     drop_body(rq);
     http_parser_reset(rq->parser);
     enter(rq, CLIENT_IDLE, rq->front->o.idle_ms);

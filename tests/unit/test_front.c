@@ -458,6 +458,71 @@ static void test_connection_beyond_the_limit_is_503(void **state)
     peer_go(&peer);
 }
 
+static void test_connection_of_a_client_that_has_enough_is_429(void **state)
+{
+    (void)state;
+    static const struct peer_step script[] = {
+        {PEER_CONNECT, NULL, 0},  {PEER_CONNECT, NULL, 0}, {PEER_CONNECT, NULL, 0},
+        {PEER_READ_END, NULL, 0}, {PEER_SAY, NULL, 0},     {PEER_WAIT, NULL, 0},
+        {PEER_CLOSE, NULL, 0},    {PEER_END, NULL, 0}};
+    struct front_options o = usual;
+    o.per_client = 2;
+    open_with(o);
+    peer_start(&peer, script);
+    peer_run(&peer);
+    assert_saw("HTTP/1.1 429 ");
+    assert_saw("Retry-After: 1\r\n");
+    assert_int_equal(stats().refused_429, 1);
+    assert_int_equal(stats().connections, 2); /* those before stay */
+    peer_go(&peer);
+}
+
+static bool only_get(void *arg, const struct http_head *h, struct front_refusal *why)
+{
+    assert_ptr_equal(arg, &peer);
+    *why =
+        (struct front_refusal){401, "authentication_error", "no key", "X-Why: key\r\n"};
+    return slice_eq(h->method, SLICE_LIT("GET"));
+}
+
+static void test_head_is_checked_before_its_body_is_wanted(void **state)
+{
+    (void)state;
+    struct front_options o = usual;
+    o.check = only_get;
+    open_with(o);
+    serve = reply_ok;
+    exchange(GET "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+                 "Content-Length: 9\r\n\r\n");
+    assert_saw("200 OK");
+    assert_saw("HTTP/1.1 401 ");
+    assert_saw("X-Why: key\r\n");
+    assert_saw("\"type\":\"authentication_error\"");
+    assert_false(saw("100 Continue"));
+    assert_int_equal(stats().refused_401, 1);
+    assert_int_equal(n_requests, 1);
+    assert_quiet();
+}
+
+static void test_body_that_all_memory_would_not_hold_is_413(void **state)
+{
+    (void)state;
+    struct front_options o = usual;
+    o.buffered_bytes = 500;
+    open_with(o);
+    refused(POST("501"), "HTTP/1.1 413 "); /* to come back later would not help */
+}
+
+static void test_other_limits_hold_from_then_on(void **state)
+{
+    (void)state;
+    struct front_options o = usual;
+    open_with(usual);
+    o.body_bytes = 5;
+    front_set_options(front, &o);
+    refused(POST("6") "abcdef", "HTTP/1.1 413 ");
+}
+
 static void test_continue_is_said_only_where_a_body_is_wanted(void **state)
 {
     (void)state;
@@ -516,6 +581,42 @@ static void test_body_that_comes_too_slowly_is_408(void **state)
     struct front_options o = usual;
     o.body_ms = 20;
     too_late(o, POST("9") "abc", "HTTP/1.1 408 ");
+}
+
+/* 40 bytes in each 40 ms. */
+static const struct front_options paced = {.head = {1024, 16},
+                                           .body_bytes = 1000,
+                                           .buffered_bytes = 1500,
+                                           .connections = 4,
+                                           .head_ms = 5000,
+                                           .body_ms = 5000,
+                                           .idle_ms = 5000,
+                                           .write_ms = 5000,
+                                           .upload_rate = 1000,
+                                           .download_rate = 1000,
+                                           .pace_ms = 40};
+
+static uint64_t slow_upload(const char *bytes)
+{
+    const uint64_t start_us = loop_now_us(loop);
+    too_late(paced, bytes, "HTTP/1.1 408 ");
+    assert_saw("arrives too slowly");
+    assert_int_equal(stats().refused_408, 1);
+    return loop_now_us(loop) - start_us;
+}
+
+static void test_upload_below_the_rate_is_408(void **state)
+{
+    (void)state;
+    assert_true(slow_upload(POST("99") "39 bytes: one less than there should be") >=
+                40000);
+}
+
+static void test_upload_at_the_rate_gets_another_span(void **state)
+{
+    (void)state;
+    assert_true(slow_upload(POST("99") "40 bytes: exactly as many as there must.") >=
+                80000);
 }
 
 static void test_connection_without_a_request_is_closed_silently(void **state)
@@ -630,6 +731,20 @@ static void error_reply(struct front_request *rq)
     front_error(rq, 502, "upstream_error", "gone", SLICE_LIT("X-Request-Id: 7\r\n"));
 }
 
+static void quoting_reply(struct front_request *rq)
+{
+    front_error(rq, 400, "invalid_request_error", "no \"a\\b\"\n", (struct slice){"", 0});
+}
+
+static void test_error_stays_JSON_whatever_it_says(void **state)
+{
+    (void)state;
+    open_with(usual);
+    serve = quoting_reply;
+    exchange("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_saw("{\"message\":\"no \\\"a\\\\b\\\"\\n\",");
+}
+
 static void test_error_has_the_shape_of_the_api(void **state)
 {
     (void)state;
@@ -639,7 +754,8 @@ static void test_error_has_the_shape_of_the_api(void **state)
     assert_saw("HTTP/1.1 502 ");
     assert_saw("X-Request-Id: 7\r\n");
     assert_saw(
-        "{\"error\":{\"message\":\"gone\",\"type\":\"upstream_error\",\"code\":502}}");
+        "{\"error\":{\"message\":\"gone\",\"type\":\"upstream_error\",\"code\":502},"
+        "\"type\":\"error\"}");
 }
 
 static void cut_chunks(struct front_request *rq)
@@ -841,6 +957,53 @@ static void test_client_that_does_not_read_is_cut(void **state)
     peer_go(&peer);
 }
 
+/* It has write_ms left, but is below the rate. */
+static void test_client_that_reads_too_slowly_is_cut(void **state)
+{
+    (void)state;
+    static const struct peer_step script[] = {{PEER_CONNECT, NULL, 0},
+                                              {PEER_SEND, GET, 0},
+                                              {PEER_WAIT, NULL, 0},
+                                              {PEER_END, NULL, 0}};
+    const struct front_answer a = {.status = 200, .length = -1};
+    open_with(paced);
+    peer_start(&peer, script);
+    until_owned();
+    front_start(owned, &a);
+    send_until_congested();
+    until_gone(1);
+    assert_int_equal(stats().slow_readers, 1);
+    assert_quiet();
+    peer_go(&peer);
+}
+
+static void test_client_that_has_all_there_is_is_not_slow(void **state)
+{
+    (void)state;
+    static const struct peer_step script[] = {
+        {PEER_CONNECT, NULL, 0},
+        {PEER_SEND, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 0},
+        {PEER_READ_HEAD, NULL, 0},
+        {PEER_READ, NULL, 2},
+        {PEER_SAY, NULL, 0},
+        {PEER_READ_END, NULL, 0},
+        {PEER_END, NULL, 0}};
+    const struct front_answer a = {.status = 200, .length = 3};
+    open_with(paced);
+    peer_start(&peer, script);
+    until_owned();
+    front_start(owned, &a);
+    front_data(owned, SLICE_LIT("ab"));
+    peer_run(&peer);
+    rig_idle(loop, 150); /* several spans */
+    assert_int_equal(n_gone, 0);
+    front_data(owned, SLICE_LIT("c"));
+    front_end(owned);
+    owned = NULL;
+    while (!peer.done)
+        loop_run(loop);
+}
+
 /* The answer is whole for its owner, but most of it lies in the output queue. */
 static void test_slow_reader_of_a_whole_answer_gets_all_of_it(void **state)
 {
@@ -955,6 +1118,15 @@ int main(void)
         TEST(announced_length_beyond_all_limits_is_413),
         TEST(bodies_together_beyond_the_limit_are_503),
         TEST(connection_beyond_the_limit_is_503),
+        TEST(connection_of_a_client_that_has_enough_is_429),
+        TEST(head_is_checked_before_its_body_is_wanted),
+        TEST(body_that_all_memory_would_not_hold_is_413),
+        TEST(other_limits_hold_from_then_on),
+        TEST(upload_below_the_rate_is_408),
+        TEST(upload_at_the_rate_gets_another_span),
+        TEST(error_stays_JSON_whatever_it_says),
+        TEST(client_that_reads_too_slowly_is_cut),
+        TEST(client_that_has_all_there_is_is_not_slow),
         TEST(continue_is_said_only_where_a_body_is_wanted),
         TEST(head_that_comes_too_slowly_is_408),
         TEST(body_that_comes_too_slowly_is_408),
