@@ -110,8 +110,10 @@ def restart(table, workload, share):
     if not b or a is None:
         return verdict(None, text)
     stock = [percent(table.rate(workload, share, "stock", p)) for p in ("before", "after")]
-    return verdict(a >= 0.95 * b, f"{text} (incipit {percent(b)} and {percent(a)}, stock "
-                                  f"{stock[0]} and {stock[1]})")
+    control = table.rate(workload, share, "incipit", "without_restart")
+    aside = f"; the same round without a restart {percent(control)}" if control else ""
+    return verdict(a >= 0.95 * b, f"{text} (incipit {percent(b)} and {percent(a)}{aside}; "
+                                  f"stock {stock[0]} and {stock[1]})")
 
 
 def targets(table):

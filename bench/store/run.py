@@ -95,8 +95,8 @@ class Bench:
 
     # ---- one cell ------------------------------------------------------------------------
 
-    def measure(self, kind, w, plan, ram, disk, restart):
-        """One contender through the rounds; its folder is gone afterwards."""
+    def measure(self, kind, w, plan, ram, disk, rounds_wanted, restart=True):
+        """One contender through the first rounds; its folder is gone afterwards."""
         folder = self.new_folder()
         c = kind(folder, self.setup, ram, disk)
         state, rounds, cpu = w.start(), {}, CpuWatch()
@@ -104,8 +104,8 @@ class Bench:
         try:
             c.start()
             began_with = contender.settle(c)
-            for name, order in w.rounds[:3 if restart else 1]:
-                if name == "after":
+            for name, order in w.rounds[:rounds_wanted]:
+                if name == "after" and restart:
                     c.stop()
                     c.start()
                 cpu.begin(c.pids())
@@ -130,7 +130,11 @@ class Bench:
         cell = {"workload": plan.name, "contender": kind.name, "share": share,
                 "ram_budget": ram if share else 0, "disk_budget": disk if share else 0,
                 "clients": plan.clients, "run": run}
-        cell.update(self.measure(kind, w, plan, ram, disk, share == plan.shares[-1]))
+        last = bool(share) and share == plan.shares[-1]
+        cell.update(self.measure(kind, w, plan, ram, disk, 3 if last else 1))
+        if last and self.o.control and kind is contender.Incipit:
+            control = self.measure(kind, w, plan, ram, disk, 3, restart=False)
+            cell["without_restart"] = control["after"]
         self.cells.append(cell)
         say(progress_line(cell, self.left()))
 
@@ -208,6 +212,8 @@ def parse(arguments):
     p.add_argument("--clients", type=int, default=2)
     p.add_argument("--runs", type=int, default=1)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--control", action="store_true",
+                   help="incipit once more without the restart, to tell the two apart")
     p.add_argument("--keep", action="store_true", help="keep folders (logs, stores)")
     p.add_argument("--out", help="results as FILE.json and FILE.md")
     o = p.parse_args(arguments)
