@@ -6,8 +6,9 @@
     python3 tools/demo.py llama BINARY    a real llama-server with a small real model
 
 The same requests go through two arms, one after the other: the engine alone, and an engine
-behind the gateway. In the middle of each arm all of its processes are restarted. Everything
-lies in a temporary folder and listens on loopback only. KEEP=1 in the environment leaves
+behind the gateway. In the middle of each arm all of its processes are restarted. With
+--observe they go before that to an engine behind a gateway that only looks on, and what it
+foretells stands in the table. Everything lies in a temporary folder and listens on loopback only. KEEP=1 in the environment leaves
 the second arm running until Ctrl-C; JSON=FILE is the same as --json FILE.
 """
 
@@ -27,7 +28,7 @@ sys.path.insert(0, HERE)
 import llama_server  # noqa: E402
 from demo_figures import figures, table, table_text  # noqa: E402
 from demo_process import (CpuWatch, Failed, Gateway, LabEngine, LlamaEngine,  # noqa: E402
-                          PATIENCE_S)
+                          Observer, PATIENCE_S)
 
 WORKLOAD = os.path.join(HERE, "demo_workload.json")
 OTHERS = 0.1  # share of the CPUs taken by other processes: above it, times are worth little
@@ -197,6 +198,8 @@ def send(port, body):
 class Arm:
     """One way of serving: starts, answers, is restarted, answers. Subclasses say how."""
 
+    restarts = True
+
     def __init__(self, folder, kind, name):
         self.name, self.kind = name, kind
         self.folder = os.path.join(folder, name)
@@ -222,7 +225,7 @@ class Arm:
         self.start()
         self.say_started()
         for i, request in enumerate(workload.requests):
-            if i == workload.restart_after:
+            if i == workload.restart_after and self.restarts:
                 self.end_part()
                 self.stop()
                 self.start()
@@ -276,16 +279,12 @@ class Alone(Arm):
         return self.engine.port
 
 
-class Incipit(Arm):
-    title = "with incipit"
-    restart_line = "--- engine and gateway restarted"
+class Fronted(Arm):
+    """Behind a gateway."""
 
-    def __init__(self, folder, kind, program):
-        super().__init__(folder, kind, "incipit")
-        self.program, self.gateway, self.parts = program, None, []
-
-    def steps(self):
-        return [lambda: self.new_engine(managed=True), self.start_gateway]
+    def __init__(self, folder, kind, name, program):
+        super().__init__(folder, kind, name)
+        self.program, self.gateway = program, None
 
     def start_gateway(self):
         self.gateway = Gateway(self.program, self.folder, self.engine)
@@ -294,16 +293,8 @@ class Incipit(Arm):
     def port(self):
         return self.gateway.port
 
-    def say_started(self):
-        self.say(f"admin {self.gateway.admin_url('/stats')}  "
-                 f"metrics {self.gateway.admin_url('/metrics')}")
-
     def pids(self):
         return [*super().pids(), self.gateway.process.pid]
-
-    def end_part(self):
-        self.parts.append(self.gateway.wait_saved())
-        super().end_part()
 
     def stop(self):
         try:
@@ -311,6 +302,48 @@ class Incipit(Arm):
                 self.gateway.stop()
         finally:
             super().stop()
+
+
+class Observed(Fronted):
+    """The gateway changes nothing and says what it would gain. Nothing is restarted: it
+    would forget what it has seen."""
+
+    restarts = False
+
+    def __init__(self, folder, kind, program):
+        super().__init__(folder, kind, "observed", program)
+        self.told = None
+
+    def steps(self):
+        return [lambda: self.new_engine(managed=False), self.start_gateway]
+
+    def start_gateway(self):
+        self.gateway = Observer(self.program, self.folder, self.engine)
+        self.gateway.start()
+
+    def end_part(self):
+        super().end_part()
+        self.told = self.gateway.told()
+
+
+class Incipit(Fronted):
+    title = "with incipit"
+    restart_line = "--- engine and gateway restarted"
+
+    def __init__(self, folder, kind, program):
+        super().__init__(folder, kind, "incipit", program)
+        self.parts = []
+
+    def steps(self):
+        return [lambda: self.new_engine(managed=True), self.start_gateway]
+
+    def say_started(self):
+        self.say(f"admin {self.gateway.admin_url('/stats')}  "
+                 f"metrics {self.gateway.admin_url('/metrics')}")
+
+    def end_part(self):
+        self.parts.append(self.gateway.wait_saved())
+        super().end_part()
 
 
 # ---- the whole ---------------------------------------------------------------------------
@@ -373,13 +406,14 @@ def demo(kind, options, folder, arms):
     workload = Workload(WORKLOAD, options.plan or kind.plan)
     kind.prepare()
     explain_before(kind, workload)
-    for make in (lambda: Alone(folder, kind), lambda: Incipit(folder, kind, options.binary)):
-        arms.append(make())
-        arms[-1].run(workload)
-        if len(arms) == 1:
-            arms[0].stop()
+    observed = [Observed(folder, kind, options.binary)] if options.observe else []
+    for arm in (*observed, Alone(folder, kind), Incipit(folder, kind, options.binary)):
+        if arms:
+            arms[-1].stop()
+        arms.append(arm)
+        arm.run(workload)
         say()
-    result = figures(kind.model, *arms)
+    result = figures(kind.model, *arms[-2:], told=observed[0].told if observed else None)
     say(table_text(rows_of(kind, result)) + "\n")
     explain_after(kind, max(arm.cpu.share() for arm in arms) > OTHERS)
     if options.json:
@@ -413,6 +447,8 @@ def main():
     parser.add_argument("binary", help="the gateway: build/release/incipit")
     parser.add_argument("--json", metavar="FILE", default=os.environ.get("JSON"),
                         help="write the figures there as well")
+    parser.add_argument("--observe", action="store_true",
+                        help="first let a gateway look on and foretell what is reused")
     parser.add_argument("--plan", help="another plan of demo_workload.json: quick")
     options = parser.parse_args()
     options.binary = os.path.abspath(options.binary)

@@ -39,10 +39,11 @@ def confirmed(totals):
             "saved_n": sum(t["n"] for t in known)}
 
 
-def figures(model, stock, incipit):
+def figures(model, stock, incipit, told=None):
+    """told: what a gateway that looked on has foretold."""
     out = {"engine": incipit.parts[-1]["replicas"][0]["build"], "model": model,
            "threads": os.cpu_count(), "stock": figures_of(stock),
-           "incipit": figures_of(incipit)}
+           "incipit": figures_of(incipit), "told": told}
     mine, totals = out["incipit"], [p["total"] for p in incipit.parts]
     store = incipit.parts[-1]["store"]
     for name in ("resident_tokens", "restored_tokens"):
@@ -92,12 +93,16 @@ def table(f, titles):
     after = "prompt_tokens_after_restart", "reused_tokens_after_restart"
     estimate = (f"{ms(g['saved_ms'])} ± {ms(g['saved_half_ms'])}" if g["saved_n"]
                 else "-")
+    told = [("  as --observe foretold, without a restart",
+             *(f"{100 * f['told'][k]:.0f} %" for k in ("engine_share", "store_share")))
+            ] if f["told"] else []
     return [
         ("", *titles),
         ("requests", *both("requests")),
         ("  of these streamed, so with a TTFT", *both("streamed")),
         ("prompt tokens", *both("prompt_tokens", "{:,}".format)),
         ("tokens reused", *(share(x["reused_tokens"], x["prompt_tokens"]) for x in (s, g))),
+        *told,
         ("  resident: the engine still had them",
          *both("resident_tokens", "{:,}".format)),
         ("  restored: the gateway put them back", "-", f"{g['restored_tokens']:,}"),

@@ -151,6 +151,7 @@ class Gateway(Program):
     """One gateway process in front of one engine."""
 
     what = "gateway"
+    ready_means = "the gateway and its engine are ready to save and restore"
 
     def __init__(self, program, folder, engine):
         super().__init__(program, folder)
@@ -158,11 +159,13 @@ class Gateway(Program):
 
     def start(self):
         self.launch(["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-                     "--upstream", f"http://127.0.0.1:{self.engine.port}",
-                     "--slot-dir", self.engine.slot_dir,
-                     "--store-dir", os.path.join(self.folder, "store")],
+                     "--upstream", f"http://127.0.0.1:{self.engine.port}", *self.options()],
                     "listening", "admin")
-        wait_until(self._ready, "the gateway and its engine are ready to save and restore")
+        wait_until(self._ready, self.ready_means)
+
+    def options(self):
+        return ["--slot-dir", self.engine.slot_dir,
+                "--store-dir", os.path.join(self.folder, "store")]
 
     def url(self, path):
         return f"http://127.0.0.1:{self.port}{path}"
@@ -206,3 +209,25 @@ class Gateway(Program):
                     and not any(s["unsaved"] for s in replica["slots"]))
         wait_until(saved, "the gateway has saved what its slots hold", 60)
         return last
+
+
+class Observer(Gateway):
+    """One that only looks on."""
+
+    ready_means = "the gateway looks on"
+
+    def options(self):
+        return ["--observe"]
+
+    def _ready(self):
+        self.check()
+        return self.stats()["replicas"][0]["mode"] == "observe"
+
+    def told(self):
+        """Share of the prompt tokens that the engine reused by itself, and that a store
+        with room for everything would have made of it."""
+        wait_until(lambda: self.stats()["total"]["in_flight"] == 0, "all requests have ended")
+        report = json.loads(self.admin("/observe"))
+        return {"engine_share": report["engine_reused_share"],
+                "store_share": report["sizes"][-1]["reused_share"],
+                "requests": report["requests"]}

@@ -40,10 +40,10 @@ class Demo(unittest.TestCase):
         os.mkdir(self.tmp)
         self.json = os.path.join(self.folder, "figures.json")
 
-    def start(self, program=None, plan="quick", **env):
+    def start(self, *options, program=None, plan="quick", **env):
         output = os.path.join(self.folder, "output")
         command = [sys.executable, os.path.join(ROOT, "tools", "demo.py"), "lab",
-                   program or binary(), "--plan", plan, "--json", self.json]
+                   program or binary(), "--plan", plan, "--json", self.json, *options]
         env = {**os.environ, "TMPDIR": self.tmp, "PYTHONDONTWRITEBYTECODE": "1",
                "KEEP": "0", **env}
         with open(output, "wb") as f:
@@ -89,6 +89,19 @@ class Demo(unittest.TestCase):
         self.assertGreater(incipit["restored_tokens"], n)
         self.assertEqual((incipit["restore_failures"], incipit["save_failures"]), (0, 0))
 
+    def test_what_observing_foretells_is_what_then_is_reused(self):
+        child, text = self.start("--observe")
+        self.assertEqual(child.wait(DEMO_S), 0, text())
+        self.check_nothing_left()
+        with open(self.json, encoding="utf-8") as f:
+            figures = json.load(f)
+        told, alone, incipit = (figures[k] for k in ("told", "stock", "incipit"))
+        self.assertEqual(told["requests"], incipit["requests"])
+        share = incipit["reused_tokens"] / incipit["prompt_tokens"]
+        self.assertAlmostEqual(told["store_share"], share, delta=0.05)
+        self.assertGreaterEqual(told["engine_share"],
+                                alone["reused_tokens"] / alone["prompt_tokens"])
+
     def test_kept_running_it_answers_until_it_is_interrupted(self):
         child, text = self.start(KEEP="1")
         found = []
@@ -126,7 +139,7 @@ class Demo(unittest.TestCase):
         with open(broken, "w", encoding="ascii") as f:
             f.write("#!/bin/sh\necho no such luck >&2\nexit 3\n")
         os.chmod(broken, 0o755)
-        child, text = self.start(broken)
+        child, text = self.start(program=broken)
         self.assertEqual(child.wait(DEMO_S), 1, text())
         self.assertIn("the built-in engine ended with 3", text())
         self.assertIn("no such luck", text())
