@@ -180,7 +180,8 @@ static bool take_good(struct bench *b)
         fprintf(stderr, "incipit bench: --good: %s\n", e.text);
         return false;
     }
-    if (b->given[NO_STREAM] && (b->good.ms[VERDICT_TTFT] || b->good.ms[VERDICT_GAP])) {
+    if (b->given[NO_STREAM] &&
+        (b->good.ms[VERDICT_TTFT] > 0 || b->good.ms[VERDICT_GAP] > 0)) {
         fprintf(stderr, "incipit bench: --good: an answer in one piece (--no-stream) has "
                         "a total, no ttft and no gap\n");
         return false;
