@@ -26,7 +26,9 @@
  * whole pass of the workload, so no part finds words of another, and the measured parts
  * of all steps are made alike. Arrivals of each step are drawn apart.
  *
- * Each request has a connection of its own.
+ * Connections are used again, as clients do, or each request has one of its own. One that
+ * the service had closed before a single byte of the answer came is replaced once; the
+ * request's times go on, and it is counted.
  */
 
 #include <stdbool.h>
@@ -62,6 +64,7 @@ struct runner_options {
     uint64_t duration_ms; /* of the same; 0: no limit */
     uint64_t warmup;      /* of an arm */
     uint64_t timeout_ms;  /* for the first byte, and between bytes */
+    bool keep_alive;
     uint64_t seed;
 
     /* usage.h: whose resources are told. Processes that listen on the port of a loopback

@@ -12,7 +12,8 @@
  *
  * llama-server closes idle connections after 5 s or 100 requests, so the pool lets go of
  * them a little earlier and looks at each before it is used again. It also closes them
- * behind every event stream, so those are not pooled. Where a pooled
+ * behind every event stream, so those are not pooled, unless `keep_streams` asks for it:
+ * then they are until an engine is seen to do so. Where a pooled
  * connection dies before a single byte of an answer, the call is repeated once on a
  * fresh one (it had been closed under way); never otherwise, and never where it says so:
  * what is meant for one process of the engine must not reach the next.
@@ -38,6 +39,7 @@ struct upstream_options {
     uint64_t connect_ms, first_byte_ms, stall_ms;
     uint64_t pool_idle_ms;
     unsigned pool_max_requests, pool_max_idle;
+    bool keep_streams;
 };
 
 /* Resolves the URL (blocking). NULL with `e` set where it is no http URL. */
@@ -59,11 +61,17 @@ void upstream_on_lost(struct upstream *u, loop_cb lost, void *arg);
 /* Closes all idle connections (the engine was restarted). */
 void upstream_flush(struct upstream *u);
 
+struct call_tries {
+    uint8_t connects; /* connections opened for the call, 0: one was there */
+    uint8_t retries;  /* of it on another connection */
+};
+
 struct call_request {
-    struct slice head;    /* complete head with the empty line; copied */
-    struct slice body[3]; /* sent one after the other; borrowed until the call ends */
-    bool is_head;         /* HEAD: the answer has no body */
-    bool once;            /* never repeated on another connection */
+    struct slice head;        /* complete head with the empty line; copied */
+    struct slice body[3];     /* sent one after the other; borrowed until the call ends */
+    bool is_head;             /* HEAD: the answer has no body */
+    bool once;                /* never repeated on another connection */
+    struct call_tries *tries; /* counted up as it happens; NULL is allowed */
 };
 
 struct call_events {

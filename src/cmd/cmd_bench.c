@@ -41,6 +41,7 @@ enum {
     NO_STREAM,
     HEADER,
     TIMEOUT,
+    NO_KEEP_ALIVE,
     AB,
     WATCH,
     ADMIN,
@@ -72,6 +73,8 @@ const struct cmd_flag cmd_bench_flags[] = {
     [MODEL] = {"--model", "NAME", NULL, "in the bodies (the first of /v1/models)"},
     [NO_STREAM] = {"--no-stream", NULL, NULL, "answers in one piece: no time to first"},
     [HEADER] = {"--header", "LINE|@FILE", NULL, "sent along; a file may hold several"},
+    [NO_KEEP_ALIVE] = {"--no-keep-alive", NULL, NULL,
+                       "a new connection for each request (they are used again)"},
     [TIMEOUT] = {"--timeout", "TIME", NULL, "for the first byte, and between two (10m)"},
     [AB] = {"--ab", "URL", NULL, "compare with this service, in turn"},
     [WATCH] =
@@ -207,6 +210,7 @@ static bool take_options(struct bench *b)
     struct runner_options *o = &b->o;
     uint64_t concurrency = given[RATE] ? OPEN_CONCURRENCY : 1, now = clock_mono_us();
     o->timeout_ms = 600000;
+    o->keep_alive = !given[NO_KEEP_ALIVE];
     o->seed = draw_next(&now) >> 33;
     if (!take_count(given, REQUESTS, 1, RUNNER_MAX_REQUESTS, &o->requests) ||
         !take_count(given, CONCURRENCY, 1, RUNNER_MAX_CONCURRENCY, &concurrency) ||

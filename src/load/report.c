@@ -194,16 +194,27 @@ static json_t *good(const struct tally *t, const struct verdict_limits *l)
                      report_number(low), "high", report_number(high), "failed", failed);
 }
 
+static json_t *connections(const struct tally *t)
+{
+    json_int_t opened = 0, retried = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        opened += t->samples[i].tries.connects;
+        retried += t->samples[i].tries.retries;
+    }
+    return json_pack("{s:I, s:I}", "opened", opened, "retried", retried);
+}
+
 json_t *report_arm(const struct tally *t, const struct tally *around, json_t *resources,
                    const char *name, const struct verdict_limits *l)
 {
     const struct token_sum k = sum_tokens(t);
     const double seconds = (double)(t->ended_us - t->begun_us) / 1e6;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:O?, s:o}", "arm", name,
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:O?, s:o}", "arm", name,
                      "seconds", report_number(seconds), "outcomes", report_outcomes(t),
-                     "quantiles", all_quantiles(t), "throughput",
-                     throughput(t, around, l, seconds), "tokens", tokens(&k), "good",
-                     good(t, l), "resources", resources, "samples", report_samples(t));
+                     "connections", connections(t), "quantiles", all_quantiles(t),
+                     "throughput", throughput(t, around, l, seconds), "tokens",
+                     tokens(&k), "good", good(t, l), "resources", resources, "samples",
+                     report_samples(t));
 }
 
 /* ---- two arms ---------------------------------------------------------------------- */
@@ -280,14 +291,14 @@ static json_t *settings(const struct report_input *in)
 {
     const struct runner_options *o = in->options;
     const bool open = (o->n_steps ? o->steps[0].rate : o->rate) > 0;
-    json_t *out =
-        json_pack("{s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:b, s:f, s:o}", "profile",
-                  workload_name(in->workload), "seed", (json_int_t)o->seed, "loop",
-                  open ? "open" : "closed", "concurrency", (json_int_t)o->concurrency,
-                  "requests", (json_int_t)o->requests, "duration_s",
-                  o->duration_ms ? json_real((double)o->duration_ms / 1000) : json_null(),
-                  "warmup", (json_int_t)o->warmup, "stream", in->stream, "timeout_s",
-                  (double)o->timeout_ms / 1000, "good", limits(in->good));
+    json_t *out = json_pack(
+        "{s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:b, s:b, s:f, s:o}", "profile",
+        workload_name(in->workload), "seed", (json_int_t)o->seed, "loop",
+        open ? "open" : "closed", "concurrency", (json_int_t)o->concurrency, "requests",
+        (json_int_t)o->requests, "duration_s",
+        o->duration_ms ? json_real((double)o->duration_ms / 1000) : json_null(), "warmup",
+        (json_int_t)o->warmup, "stream", in->stream, "keep_alive", o->keep_alive,
+        "timeout_s", (double)o->timeout_ms / 1000, "good", limits(in->good));
     if (open)
         json_object_set_new(out, "arrivals",
                             json_string(o->poisson ? "poisson" : "constant"));

@@ -85,6 +85,17 @@ static void print_outcomes(const json_t *arm, FILE *out)
     fprintf(out, ", %" JSON_INTEGER_FORMAT " pending\n", count_at(o, "pending"));
 }
 
+/* Where all went as it should there is nothing to say. */
+static void print_retries(const json_t *arm, FILE *out)
+{
+    const json_int_t n = count_at(json_object_get(arm, "connections"), "retried");
+    if (n)
+        fprintf(out,
+                "  %" JSON_INTEGER_FORMAT " requests met a connection that the service "
+                "had closed, and were sent again on another.\n",
+                n);
+}
+
 static void print_rates(const json_t *arm, FILE *out)
 {
     const json_t *r = json_object_get(arm, "throughput");
@@ -135,6 +146,7 @@ static void print_arms(const json_t *arms, const char *title, bool open, FILE *o
         if (count_at(json_object_get(arm, "outcomes"), "completed") == 0)
             continue;
         print_times(json_object_get(arm, "quantiles"), open, out);
+        print_retries(arm, out);
         print_rates(arm, out);
         print_tokens(arm, out);
         if (json_is_object(json_object_get(arm, "resources")))

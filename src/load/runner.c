@@ -11,6 +11,7 @@
  *              flights; no phase follows.
  */
 
+#include <limits.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -21,6 +22,7 @@
 #include "wire/upstream.h"
 
 #define CONNECT_MS 10000
+#define IDLE_MS 4000 /* common servers close after 5 s: better not to meet them there */
 #define PROGRESS_MS 500
 #define WHAT_PAIR 200
 #define WHAT_STEP 300
@@ -193,8 +195,10 @@ static void start_flight(struct runner *r, uint64_t planned_us)
     f->arm = next_arm(r);
     f->measured = r->part == MEASURED;
     make_request(f, &head, r->next_index);
-    const struct call_request rq = {
-        .head = buf_slice(&head), .body = {buf_slice(&f->body)}, .once = true};
+    const struct call_request rq = {.head = buf_slice(&head),
+                                    .body = {buf_slice(&f->body)},
+                                    .once = !r->o.keep_alive,
+                                    .tries = &f->reading.sample.tries};
     note_sent(r);
     list_push_back(&r->flights, &f->link);
     f->reading.sample.started_us = loop_now_us(r->loop);
@@ -471,10 +475,15 @@ struct runner *runner_new(struct loop *l, const struct workload *w,
     timer_init(&r->timer, l, on_timer, r);
     timer_init(&r->ticks, l, on_tick, r);
     for (unsigned i = 0; i < RUNNER_ARMS && o->url[i]; i++) {
-        const struct upstream_options uo = {.url = o->url[i],
-                                            .connect_ms = CONNECT_MS,
-                                            .first_byte_ms = o->timeout_ms,
-                                            .stall_ms = o->timeout_ms};
+        const struct upstream_options uo = {
+            .url = o->url[i],
+            .connect_ms = CONNECT_MS,
+            .first_byte_ms = o->timeout_ms,
+            .stall_ms = o->timeout_ms,
+            .pool_idle_ms = IDLE_MS,
+            .pool_max_requests = UINT_MAX,
+            .pool_max_idle = o->keep_alive ? RUNNER_MAX_CONCURRENCY : 0,
+            .keep_streams = true};
         r->upstreams[i] = upstream_new(l, &uo, e);
         if (!r->upstreams[i] || !(r->usages[i] = watch(r, i, e))) {
             runner_free(r);

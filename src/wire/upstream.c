@@ -18,6 +18,7 @@
 #include "io/conn.h"
 
 #define ANSWER_HEAD_MAX (128 * 1024)
+#define AT_ONCE_US 1000000 /* so soon behind a stream it was not for being idle */
 
 struct upstream {
     struct loop *loop;
@@ -28,6 +29,7 @@ struct upstream {
     struct list idle;  /* pooled, most recently used first */
     struct list calls; /* under way */
     struct upstream_stats stats;
+    bool closes_streams; /* the engine ends connections behind them */
     loop_cb lost;
     void *lost_arg;
 };
@@ -37,7 +39,8 @@ struct pooled {
     struct upstream *u;
     struct conn *conn;
     struct loop_timer expiry;
-    unsigned served; /* requests answered on this connection */
+    unsigned served;      /* requests answered on this connection */
+    uint64_t streamed_us; /* when its last answer ended, 0 where that was no stream */
 };
 
 struct call {
@@ -48,6 +51,7 @@ struct call {
     struct buf head;
     struct slice body[3];
     bool is_head, once;
+    struct call_tries *tries;
 
     struct pooled *at; /* the connection in use */
     struct http_parser *parser;
@@ -223,6 +227,14 @@ static void on_timeout(void *arg)
     fail_call(c, &e);
 }
 
+/* The engine has closed it. Where it does that behind a stream, all to come are not worth
+ * keeping: some would be used in the moment before the close is seen. */
+static void note_closed(struct pooled *p)
+{
+    if (p->streamed_us && loop_now_us(p->u->loop) - p->streamed_us < AT_ONCE_US)
+        p->u->closes_streams = true;
+}
+
 static void on_idle_expired(void *arg)
 {
     struct pooled *p = arg;
@@ -236,15 +248,24 @@ static void on_idle_event(void *arg, struct conn *conn, enum conn_event event)
     struct upstream *u = ((struct pooled *)arg)->u;
     if (event != CONN_CLOSED && event != CONN_DATA)
         return;
+    note_closed(arg);
     on_idle_expired(arg);
     note_lost(u);
+}
+
+static bool is_stale(struct pooled *p)
+{
+    const bool stale = conn_stale(p->conn);
+    if (stale)
+        note_closed(p);
+    return stale;
 }
 
 static void to_pool(struct pooled *p)
 {
     struct upstream *u = p->u;
     if (p->served >= u->o.pool_max_requests || u->stats.idle >= u->o.pool_max_idle ||
-        conn_stale(p->conn)) {
+        is_stale(p)) {
         free_pooled(p);
         return;
     }
@@ -262,7 +283,7 @@ static struct pooled *from_pool(struct upstream *u)
         u->stats.idle--;
         list_del(&p->link);
         timer_stop(&p->expiry);
-        if (!conn_stale(p->conn))
+        if (!is_stale(p))
             return p;
         free_pooled(p);
         note_lost(u);
@@ -294,6 +315,7 @@ static void open_call(struct call *c)
         timer_init(&p->expiry, u->loop, on_idle_expired, p);
         p->conn = conn_connect(u->loop, &u->addr, u->o.connect_ms, on_conn, c);
         u->stats.connects++;
+        c->tries->connects++;
     }
     c->at = p;
     c->connected = c->sent = c->answered = false;
@@ -308,8 +330,10 @@ static void open_call(struct call *c)
 struct call *call_start(struct upstream *u, const struct call_request *rq,
                         const struct call_events *events, void *arg)
 {
+    static struct call_tries nobody_asks;
     struct call *c = mem_zalloc(sizeof(*c));
     c->u = u;
+    c->tries = rq->tries ? rq->tries : &nobody_asks;
     c->on = *events;
     c->arg = arg;
     c->is_head = rq->is_head;
@@ -336,6 +360,8 @@ static void on_broken(struct call *c, const char *what, int error)
     if (c->reused && !c->answered && !c->retried && !c->once) {
         c->retried = true;
         u->stats.retries++;
+        c->tries->retries++;
+        note_closed(c->at);
         drop_connection(c);
         open_call(c);
         note_lost(u);
@@ -356,10 +382,11 @@ static bool is_event_stream(const struct http_head *h)
 
 /* llama-server closes the connection behind a stream, whatever its head says. In the pool
  * that would look as if the engine had been lost. */
-static bool may_be_kept(const struct call *c)
+static bool may_be_kept(const struct call *c, bool stream)
 {
-    const struct http_head *h = http_parser_head(c->parser);
-    return h->keep_alive && !is_event_stream(h) && !c->closing &&
+    const struct upstream *u = c->u;
+    return http_parser_head(c->parser)->keep_alive && !c->closing &&
+           (!stream || (u->o.keep_streams && !u->closes_streams)) &&
            conn_output_len(c->at->conn) == 0; /* or the rest would follow */
 }
 
@@ -368,8 +395,10 @@ static void finish_call(struct call *c)
     const struct call_events on = c->on;
     void *arg = c->arg;
     struct pooled *p = c->at;
-    const bool keep = may_be_kept(c);
+    const bool stream = is_event_stream(http_parser_head(c->parser));
+    const bool keep = may_be_kept(c, stream);
     p->served++;
+    p->streamed_us = stream ? loop_now_us(p->u->loop) : 0;
     c->at = NULL;
     if (keep)
         to_pool(p);

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 from harness import PATIENCE_S, Case, Gateway, binary, wait_until
 from lab_engine import Lab
@@ -198,6 +199,53 @@ class Outcomes(BenchCase):
         self.assertEqual(report["warmup"][0]["outcomes"]["completed"], 3)
         self.assertEqual(report["arms"][0]["outcomes"]["sent"], 0)
         self.assertIn("Stopped by a signal", output)
+
+
+class Connections(BenchCase):
+    def serve(self, sock, answers):
+        """Answers so many requests and closes before it answers one more."""
+        with sock:
+            for _ in range(answers):
+                data = b""
+                while not data.endswith(b"}"):
+                    part = sock.recv(1 << 16)
+                    if not part:
+                        return
+                    data += part
+                    if data.startswith(b"GET "):
+                        break
+                self.requests += data.startswith(b"POST ")
+                text = b'{"choices":[{"message":{"content":"word"}}]}'
+                sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                             b"Content-Length: %d\r\n\r\n%s" % (len(text), text))
+            sock.recv(1 << 16)
+
+    def service(self, answers):
+        """Each connection is good for so many answers."""
+        self.requests = 0
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def accept():
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                self.serve(sock, answers)
+        threading.Thread(target=accept, daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    def test_what_meets_a_closed_connection_is_sent_again(self):
+        url = self.service(2)
+        done = self.bench(url, "--requests", 6, "--no-stream")
+        self.assertRegex(done.stdout, r"\b2 requests met a connection")
+
+    def test_nothing_is_sent_again_where_none_is_kept(self):
+        url = self.service(2)
+        arm = self.report(url, "--requests", 6, "--no-stream", "--no-keep-alive")["arms"][0]
+        self.assertEqual(arm["connections"], {"opened": 6, "retried": 0})
+        self.assertEqual(self.requests, 6)
 
 
 class Requests(BenchCase):

@@ -227,6 +227,34 @@ static void test_pairs_go_to_both_arms_in_an_order_that_is_drawn(void **state)
     assert_in_range(b_first, 5, 25);
 }
 
+static unsigned connects(const struct tally *t)
+{
+    unsigned n = 0;
+    for (size_t i = 0; i < t->n; i++)
+        n += t->samples[i].tries.connects;
+    return n;
+}
+
+static void test_connections_are_used_again(void **state)
+{
+    (void)state;
+    services[0].target = 3;
+    open_service(&services[0], serve_together);
+    const struct tally *t = run(
+        (struct runner_options){.concurrency = 3, .requests = 30, .keep_alive = true});
+    assert_int_equal(tally_count(t, SAMPLE_COMPLETED), 30);
+    assert_int_equal(connects(t), 3);
+}
+
+static void test_each_request_may_have_its_own_connection(void **state)
+{
+    (void)state;
+    open_service(&services[0], serve_whole);
+    const struct tally *t =
+        run((struct runner_options){.concurrency = 2, .requests = 10});
+    assert_int_equal(connects(t), 10);
+}
+
 /* ---- failures ---------------------------------------------------------------------- */
 
 static void serve_badly(struct service *s, struct front_request *rq)
@@ -552,6 +580,8 @@ int main(void)
         TEST(open_loop_at_its_limit_is_late_and_says_so),
         TEST(warm_up_is_kept_apart),
         TEST(pairs_go_to_both_arms_in_an_order_that_is_drawn),
+        TEST(connections_are_used_again),
+        TEST(each_request_may_have_its_own_connection),
         TEST(each_failure_is_told_apart),
         TEST(nobody_listens),
         TEST(a_stop_keeps_what_was_measured),

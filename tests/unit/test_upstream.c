@@ -323,6 +323,64 @@ static void test_streams_end_their_connections(void **state)
     assert_int_equal(stats().idle, 0);
 }
 
+#define STREAM_3                                                                         \
+    OK_HEAD "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"      \
+            "3\r\nabc\r\n0\r\n\r\n"
+
+static void call_once(void)
+{
+    send_call(GET, &plain);
+    while (call)
+        loop_run(loop);
+}
+
+static void test_streams_may_keep_their_connections(void **state)
+{
+    (void)state;
+    static const struct peer_step script[] = {
+        {PEER_ACCEPT, NULL, 0},    {PEER_READ_HEAD, NULL, 0}, {PEER_SEND, STREAM_3, 0},
+        {PEER_READ_HEAD, NULL, 0}, {PEER_SEND, STREAM_3, 0},  {PEER_WAIT, NULL, 0},
+        {PEER_END, NULL, 0}};
+    struct upstream_options o = usual;
+    o.keep_streams = true;
+    open_with(o);
+    peer_start(&peer, script);
+    call_once();
+    call_once();
+    assert_told("head:200 abc end head:200 abc end ");
+    assert_int_equal(stats().connects, 1);
+    assert_int_equal(stats().idle, 1);
+    peer_go(&peer);
+}
+
+/* As llama-server does. Documents are pooled all the same. */
+static void test_streams_are_not_kept_where_the_engine_closes_behind_them(void **state)
+{
+    (void)state;
+    static const struct peer_step script[] = {
+        {PEER_ACCEPT, NULL, 0},    {PEER_READ_HEAD, NULL, 0}, {PEER_SEND, STREAM_3, 0},
+        {PEER_WAIT, NULL, 0},      {PEER_CLOSE, NULL, 0},     {PEER_ACCEPT, NULL, 0},
+        {PEER_READ_HEAD, NULL, 0}, {PEER_SEND, STREAM_3, 0},  {PEER_READ_END, NULL, 0},
+        {PEER_ACCEPT, NULL, 0},    {PEER_READ_HEAD, NULL, 0}, {PEER_SEND, OK_5, 0},
+        {PEER_WAIT, NULL, 0},      {PEER_END, NULL, 0}};
+    struct upstream_options o = usual;
+    o.keep_streams = true;
+    open_with(o);
+    peer_start(&peer, script);
+    call_once();
+    assert_int_equal(stats().idle, 1);
+    peer_go(&peer);
+    while (!n_lost)
+        rig_idle(loop, 2);
+    call_once(); /* closed by us */
+    assert_int_equal(stats().idle, 0);
+    call_once();
+    assert_int_equal(stats().idle, 1);
+    assert_int_equal(stats().connects, 3);
+    assert_int_equal(stats().retries, 0);
+    peer_go(&peer);
+}
+
 /* ---- the pool ---------------------------------------------------------------------- */
 
 static void test_answers_that_close_are_not_pooled(void **state)
@@ -431,10 +489,14 @@ static const struct peer_step closes_on_second[] = {
     {PEER_ACCEPT, NULL, 0},    {PEER_READ_HEAD, NULL, 0}, {PEER_READ, NULL, 4},
     {PEER_SEND, OK_5, 0},      {PEER_WAIT, NULL, 0},      {PEER_END, NULL, 0}};
 
+static struct call_tries tries; /* of the second */
+
 static void post_twice(const struct peer_step *script)
 {
     const struct call_request rq = {.head = SLICE_LIT("POST / HTTP/1.1\r\n\r\n"),
-                                    .body = {SLICE_LIT("body")}};
+                                    .body = {SLICE_LIT("body")},
+                                    .tries = &tries};
+    tries = (struct call_tries){0};
     open_with(usual);
     peer_start(&peer, script);
     send_call(GET, &plain);
@@ -452,6 +514,8 @@ static void test_pooled_connection_that_dies_is_replaced_once(void **state)
     assert_told("head:200 hello end head:200 hello end ");
     assert_int_equal(stats().retries, 1);
     assert_int_equal(stats().connects, 2);
+    assert_int_equal(tries.retries, 1);
+    assert_int_equal(tries.connects, 1);
     assert_int_equal(stats().calls, 2);
     assert_int_equal(n_lost, 1);
     peer_go(&peer);
@@ -1040,6 +1104,8 @@ int main(void)
         TEST(bytes_behind_an_answer_spoil_the_connection),
         TEST(answers_that_close_are_not_pooled),
         TEST(streams_end_their_connections),
+        TEST(streams_may_keep_their_connections),
+        TEST(streams_are_not_kept_where_the_engine_closes_behind_them),
         TEST(pool_lets_go_after_so_many_requests),
         TEST(pool_lets_go_of_idle_connections),
         TEST(pool_keeps_so_many_at_most),
