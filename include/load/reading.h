@@ -64,6 +64,7 @@ struct reading {
     struct answer *answer;
     enum prompt_api api;
     bool stream;
+    bool units; /* note the units of the answer: set behind reading_init() */
 };
 
 /* `r->sample` is filled in by the caller as far as it is known; `gaps` is borrowed. */

@@ -23,6 +23,7 @@ struct report_input {
     const char *engine, *model; /* NULL: not known */
     bool stream;
     const struct verdict_limits *good;
+    const struct agree *agree; /* NULL: answers were not compared */
     double knee, until; /* shares of good answers, of runs with steps; until 0: none */
 };
 

@@ -35,6 +35,7 @@
 #include <stdint.h>
 
 #include "io/loop.h"
+#include "load/agree.h"
 #include "load/tally.h"
 #include "load/usage.h"
 #include "load/workload.h"
@@ -66,6 +67,8 @@ struct runner_options {
     uint64_t timeout_ms;  /* for the first byte, and between bytes */
     bool keep_alive;
     uint64_t seed;
+    struct agree *agree; /* borrowed: gets all answers, and both arms send the same
+                            words. NULL: answers are not compared */
 
     /* usage.h: whose resources are told. Processes that listen on the port of a loopback
      * URL need not be named. */

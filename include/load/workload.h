@@ -50,7 +50,9 @@ struct workload_options {
     const char *file;    /* JSON lines instead of a profile, or NULL */
     const char *model;   /* put where a body has none */
     uint64_t seed;
-    bool stream; /* put where a body does not say */
+    bool stream;   /* put where a body does not say */
+    bool fixed;    /* generated bodies ask for answers that can be repeated: a seed */
+    bool logprobs; /* and for log-probabilities of their tokens */
 };
 
 struct workload_request {

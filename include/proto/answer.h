@@ -23,6 +23,7 @@
 
 #define ANSWER_MAX_TEXT ((size_t)4 << 20) /* answer text kept; beyond it: not kept */
 #define ANSWER_MAX_CALLS 64
+#define ANSWER_MAX_UNITS (1u << 20)
 
 struct answer_facts {
     uint64_t first_content_us; /* first event with text, reasoning or a tool call; 0: none
@@ -44,6 +45,14 @@ struct answer_facts {
 
 struct answer;
 
+/* A step of the engine, as far as it can be told: a token where the answer has
+ * log-probabilities (`logprobs.content` of chats), else what one event of a stream
+ * said. */
+struct answer_unit {
+    uint32_t end;  /* its text ends here, the next one's begins */
+    float logprob; /* NAN: not told */
+};
+
 /* `stream`: the body is text/event-stream, else one JSON document. */
 struct answer *answer_new(enum prompt_api api, bool stream);
 void answer_free(struct answer *a);
@@ -58,5 +67,13 @@ const struct answer_facts *answer_facts(const struct answer *a);
 
 /* The decoded answer where text_whole, else NULL; dies with `a`. */
 const struct prompt_answer *answer_text(struct answer *a);
+
+/* From here on units are noted, as far as text is kept; before the first byte. */
+void answer_note_units(struct answer *a);
+
+/* Where text_whole, else NULL with *n = 0. `text`: of all units, one behind the other.
+ * `tokens`: they are tokens, not events. All die with `a`. */
+const struct answer_unit *answer_units(const struct answer *a, size_t *n,
+                                       struct slice *text, bool *tokens);
 
 #endif

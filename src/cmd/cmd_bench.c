@@ -43,6 +43,8 @@ enum {
     TIMEOUT,
     NO_KEEP_ALIVE,
     AB,
+    CHECK_OUTPUT,
+    NO_LOGPROBS,
     WATCH,
     ADMIN,
     JSON,
@@ -81,6 +83,10 @@ const struct cmd_flag cmd_bench_flags[] = {
         {"--watch", "PID[,PID…][:PID…]", NULL,
          "processes of the service, behind \":\" of --ab's, besides those on its port"},
     [ADMIN] = {"--admin", "URL", NULL, "incipit's admin side: bytes of KV in its store"},
+    [CHECK_OUTPUT] = {"--check-output", NULL, NULL,
+                      "with --ab: the same words to both, are their answers equal?"},
+    [NO_LOGPROBS] = {"--no-logprobs", NULL, NULL,
+                     "of --check-output: for services that refuse to tell them"},
     [JSON] = {"--json", "FILE", NULL, "write the report with all samples (- for stdout)"},
     [CSV] = {"--csv", "FILE", NULL, "write a line for each request"},
     {NULL, NULL, NULL, NULL},
@@ -92,6 +98,7 @@ struct bench {
     pid_t pids[RUNNER_ARMS][USAGE_MAX];
     struct bench_steps steps;
     struct verdict_limits good;
+    struct agree *agree;
     char *headers;
     struct loop *loop;
     struct service_facts facts;
@@ -192,6 +199,22 @@ static bool take_good(struct bench *b)
     return true;
 }
 
+static bool take_check(struct bench *b)
+{
+    const char **given = b->given;
+    if (given[CHECK_OUTPUT] && !given[AB]) {
+        fprintf(stderr, "incipit bench: --check-output compares with --ab URL\n");
+        return false;
+    }
+    if (given[NO_LOGPROBS] && !given[CHECK_OUTPUT]) {
+        fprintf(stderr, "incipit bench: --no-logprobs belongs to --check-output\n");
+        return false;
+    }
+    if (given[CHECK_OUTPUT])
+        b->o.agree = b->agree = agree_new();
+    return true;
+}
+
 static bool take_load(struct bench *b)
 {
     const char **given = b->given;
@@ -220,7 +243,7 @@ static bool take_options(struct bench *b)
         !take_time(given, TIMEOUT, &o->timeout_ms))
         return false;
     o->concurrency = (unsigned)concurrency;
-    if (!take_load(b) || !take_good(b))
+    if (!take_load(b) || !take_good(b) || !take_check(b))
         return false;
     if (given[PROFILE] && given[BODIES]) {
         fprintf(stderr, "incipit bench: --profile and --bodies exclude each other\n");
@@ -341,7 +364,9 @@ static int prepare(struct bench *b, struct err *e)
                                         .model = b->given[MODEL] ? b->given[MODEL]
                                                                  : b->facts.model,
                                         .seed = b->o.seed,
-                                        .stream = !b->given[NO_STREAM]};
+                                        .stream = !b->given[NO_STREAM],
+                                        .fixed = b->agree != NULL,
+                                        .logprobs = b->agree && !b->given[NO_LOGPROBS]};
     b->workload = workload_new(&wo, e);
     if (!b->workload)
         return e->code;
@@ -398,6 +423,7 @@ static int write_results(struct bench *b)
                                     .model = model_name(b),
                                     .stream = !b->given[NO_STREAM],
                                     .good = &b->good,
+                                    .agree = b->agree,
                                     .knee = b->steps.knee,
                                     .until = b->steps.until};
     const char *json = b->given[JSON], *csv = b->given[CSV];
@@ -487,6 +513,7 @@ int cmd_bench(const struct cmd *self, int argc, char **argv)
     const int status = take_options(&b) && take_watch(&b) && take_headers(&b)
                            ? run_bench(&b)
                            : CMD_USAGE;
+    agree_free(b.agree);
     free(b.headers);
     return status;
 }

@@ -8,6 +8,7 @@ void reading_init(struct reading *r, enum prompt_api api, struct spread *gaps)
     r->api = api;
     r->gaps = gaps;
     r->answer = NULL;
+    r->units = false;
     r->sample.prompt_tokens = r->sample.cached_tokens = r->sample.output_tokens = -1;
 }
 
@@ -27,8 +28,11 @@ void reading_head(struct reading *r, int status, bool stream)
 {
     r->sample.status = status;
     r->stream = stream;
-    if (status >= 200 && status < 300)
-        r->answer = answer_new(r->api, stream);
+    if (status < 200 || status >= 300)
+        return;
+    r->answer = answer_new(r->api, stream);
+    if (r->units)
+        answer_note_units(r->answer);
 }
 
 /* An answer that came before the request was seen to be sent took no time from there. */

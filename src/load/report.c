@@ -337,5 +337,7 @@ json_t *report_json(const struct report_input *in)
         json_object_set_new(out, "contrasts",
                             report_contrasts(runner_tally(in->runner, 0, false),
                                              runner_tally(in->runner, 1, false)));
+    if (in->agree)
+        json_object_set_new(out, "output", agree_json(in->agree));
     return out;
 }

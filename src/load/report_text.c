@@ -214,6 +214,8 @@ void report_print(const json_t *doc, FILE *out)
         report_print_steps(doc, out);
     if (contrasts)
         report_print_contrasts(contrasts, "A", "B", out);
+    if (json_object_get(doc, "output"))
+        agree_print(json_object_get(doc, "output"), out);
     if (json_is_true(json_object_get(doc, "stopped")))
         fprintf(out, "\nStopped by a signal: this is what was measured until then.\n");
 }

@@ -96,6 +96,8 @@ static struct tally *tally_of(const struct flight *f)
 static void end_flight(struct flight *f)
 {
     struct runner *r = f->r;
+    if (r->o.agree)
+        agree_add(r->o.agree, f->arm, &f->reading.sample, f->reading.answer);
     tally_add(tally_of(f), &f->reading.sample);
     r->ended++;
     if (f->measured) {
@@ -162,7 +164,7 @@ static void make_request(struct flight *f, struct buf *head, uint64_t index)
     struct workload_request rq;
     struct runner *r = f->r;
     const struct upstream *u = r->upstreams[f->arm];
-    workload_make(r->workload, index, f->arm, &f->body, &rq);
+    workload_make(r->workload, index, r->o.agree ? 0 : f->arm, &f->body, &rq);
     f->reading.sample = (struct sample){.index = index,
                                         .group = rq.group,
                                         .turn = rq.turn,
@@ -170,6 +172,7 @@ static void make_request(struct flight *f, struct buf *head, uint64_t index)
                                         .shared_tokens = rq.shared_tokens,
                                         .out_tokens = rq.out_tokens};
     reading_init(&f->reading, rq.api, &tally_of(f)->gaps);
+    f->reading.units = r->o.agree != NULL;
     buf_printf(head,
                "POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
                "%sContent-Length: %zu\r\n\r\n",

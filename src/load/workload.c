@@ -37,7 +37,7 @@ enum { WHAT_LENGTH = 1, WHAT_ORDER, WHAT_MIX, WHAT_TEXT, WHAT_ASK, WHAT_REPLY };
 struct workload {
     struct profile p;
     uint64_t seed;
-    bool stream;
+    bool stream, fixed, logprobs;
     char *model; /* as JSON */
     char *name;
     struct workload_line *lines; /* of a file */
@@ -145,6 +145,8 @@ struct workload *workload_new(const struct workload_options *o, struct err *e)
     int rc = model ? 0 : err_set(e, ERR_INVALID, "the model's name is not UTF-8");
     w->seed = o->seed;
     w->stream = o->stream;
+    w->fixed = o->fixed;
+    w->logprobs = o->logprobs;
     w->model = model ? json_dumps(model, JSON_ENCODE_ANY) : NULL;
     json_decref(model);
     if (rc == 0 && o->file)
@@ -325,6 +327,10 @@ void workload_make(const struct workload *w, uint64_t i, uint32_t arm, struct bu
     else
         make_grouped(w, i, arm, body, rq);
     buf_printf(body, "],\"max_tokens\":%u,\"temperature\":0", rq->out_tokens);
+    if (w->fixed)
+        buf_append_str(body, ",\"seed\":1");
+    if (w->logprobs)
+        buf_append_str(body, ",\"logprobs\":true");
     if (w->stream)
         buf_append_str(body,
                        ",\"stream\":true,\"stream_options\":{\"include_usage\":true}");

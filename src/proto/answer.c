@@ -10,6 +10,7 @@
 #include "answer_read.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -43,6 +44,9 @@ static void drop_text(struct answer *a)
         buf_free(&a->calls[i].arguments);
     }
     a->n_calls = 0;
+    buf_free(&a->steps.text);
+    free(a->steps.units);
+    a->steps = (struct answer_steps){.wanted = a->steps.wanted};
 }
 
 void answer_free(struct answer *a)
@@ -102,6 +106,61 @@ static void settle(struct answer *a)
     f->text_whole = f->terminal && a->understood && !a->broken && a->api != PROMPT_NONE;
 }
 
+/* ---- units ------------------------------------------------------------------------- */
+
+void answer_note_units(struct answer *a)
+{
+    a->steps.wanted = true;
+}
+
+void answer_end_unit(struct answer *a, double logprob)
+{
+    struct answer_steps *s = &a->steps;
+    if (buf_len(&s->text) > ANSWER_MAX_TEXT || s->n == ANSWER_MAX_UNITS) {
+        a->broken = true;
+        return;
+    }
+    if (s->n == s->room) {
+        s->room = s->room ? 2 * s->room : 64;
+        s->units = mem_rearray(s->units, s->room, sizeof *s->units);
+    }
+    s->units[s->n++] = (struct answer_unit){(uint32_t)buf_len(&s->text), (float)logprob};
+}
+
+static void append_new(struct buf *to, const struct buf *from, size_t *noted)
+{
+    const struct slice all = buf_slice(from);
+    buf_append(to, all.ptr + *noted, all.len - *noted);
+    *noted = all.len;
+}
+
+/* What the event has added to the text is a unit. */
+static void note_event(struct answer *a)
+{
+    struct answer_steps *s = &a->steps;
+    if (!s->wanted || s->tokens || a->broken || !a->event_has_content)
+        return;
+    append_new(&s->text, &a->reasoning, &s->reasoning);
+    append_new(&s->text, &a->content, &s->content);
+    for (; s->call < a->n_calls; s->call++, s->arguments = 0) {
+        append_new(&s->text, &a->calls[s->call].arguments, &s->arguments);
+        if (s->call + 1 == a->n_calls)
+            break;
+    }
+    answer_end_unit(a, (double)NAN);
+}
+
+const struct answer_unit *answer_units(const struct answer *a, size_t *n,
+                                       struct slice *text, bool *tokens)
+{
+    *n = a->facts.text_whole ? a->steps.n : 0;
+    *text = buf_slice(&a->steps.text);
+    *tokens = a->steps.tokens;
+    return *n ? a->steps.units : NULL;
+}
+
+/* ---- bytes ------------------------------------------------------------------------- */
+
 static void on_event(void *arg, struct slice name, struct slice data)
 {
     struct answer *a = arg;
@@ -112,6 +171,7 @@ static void on_event(void *arg, struct slice name, struct slice data)
         a->facts.terminal = a->facts.last = true;
     else if (!answer_read(a, data))
         a->broken = true;
+    note_event(a);
     a->facts.content_events += a->event_has_content;
     settle(a);
 }

@@ -17,6 +17,8 @@
 
 #include "answer_read.h"
 
+#include <math.h>
+
 #define MAX_COUNT ((int64_t)1 << 32) /* of tokens: beyond it nobody counted */
 #define MAX_NESTED 16                /* tokens remembered of one object */
 
@@ -355,9 +357,51 @@ static void take_calls(struct walk *w, struct jlex_token *value)
     each_object(w, value, each_call);
 }
 
+/* ---- log-probabilities ------------------------------------------------------------- */
+
+enum { LOGPROB_TOKEN, LOGPROB_VALUE };
+
+static const struct field logprob_fields[] = {
+    {SLICE_LIT("token"), NULL, LOGPROB_TOKEN},
+    {SLICE_LIT("logprob"), NULL, LOGPROB_VALUE},
+    {{NULL, 0}, NULL, 0},
+};
+
+static void each_logprob(struct walk *w, size_t i)
+{
+    struct answer_steps *s = &w->a->steps;
+    double logprob = (double)NAN;
+    (void)i;
+    forget(w);
+    walk_object(w, logprob_fields);
+    if (w->j.why || w->seen[LOGPROB_TOKEN].type != JLEX_STRING)
+        return;
+    s->tokens = true;
+    prompt_unescape(jlex_raw(&w->j, &w->seen[LOGPROB_TOKEN]), &s->text);
+    jlex_double(&w->j, &w->seen[LOGPROB_VALUE], &logprob);
+    answer_end_unit(w->a, logprob);
+}
+
+static void take_logprob_list(struct walk *w, struct jlex_token *value)
+{
+    each_object(w, value, each_logprob);
+}
+
+static const struct field logprobs_fields[] = {
+    {SLICE_LIT("content"), take_logprob_list, 0},
+    {{NULL, 0}, NULL, 0},
+};
+
 /* ---- choices ----------------------------------------------------------------------- */
 
-enum { CHOICE_INDEX, CHOICE_DELTA, CHOICE_MESSAGE, CHOICE_TEXT, CHOICE_FINISH };
+enum {
+    CHOICE_INDEX,
+    CHOICE_DELTA,
+    CHOICE_MESSAGE,
+    CHOICE_TEXT,
+    CHOICE_FINISH,
+    CHOICE_LOGPROBS
+};
 
 static const struct field choice_fields[] = {
     {SLICE_LIT("index"), NULL, CHOICE_INDEX},
@@ -365,6 +409,7 @@ static const struct field choice_fields[] = {
     {SLICE_LIT("message"), NULL, CHOICE_MESSAGE},
     {SLICE_LIT("text"), NULL, CHOICE_TEXT},
     {SLICE_LIT("finish_reason"), NULL, CHOICE_FINISH},
+    {SLICE_LIT("logprobs"), NULL, CHOICE_LOGPROBS},
     {{NULL, 0}, NULL, 0},
 };
 
@@ -397,6 +442,8 @@ static void each_choice(struct walk *w, size_t i)
         reread(w, &w->seen[CHOICE_MESSAGE], delta_fields);
     if (w->seen[CHOICE_TEXT].type == JLEX_STRING)
         take_content(w, &w->seen[CHOICE_TEXT]);
+    if (w->keep && w->a->steps.wanted && w->seen[CHOICE_LOGPROBS].type == JLEX_OBJECT)
+        reread(w, &w->seen[CHOICE_LOGPROBS], logprobs_fields);
     if (w->seen[CHOICE_FINISH].type == JLEX_STRING)
         w->a->facts.terminal = true;
 }

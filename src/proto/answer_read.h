@@ -24,6 +24,15 @@ struct answer_call {
     struct buf id, name, arguments;
 };
 
+/* Steps of the engine, where they are asked for. */
+struct answer_steps {
+    bool wanted, tokens;
+    struct buf text;
+    struct answer_unit *units;
+    size_t n, room;
+    size_t content, reasoning, call, arguments; /* how far events have been noted */
+};
+
 struct answer {
     enum prompt_api api;
     bool stream;
@@ -43,6 +52,7 @@ struct answer {
     struct buf content, reasoning;
     struct answer_call calls[ANSWER_MAX_CALLS];
     size_t n_calls;
+    struct answer_steps steps;
 
     struct prompt_tool_call call_views[ANSWER_MAX_CALLS];
     struct prompt_answer view;
@@ -50,5 +60,8 @@ struct answer {
 
 /* Reads one event's data, or a whole document. False where it is not valid JSON. */
 bool answer_read(struct answer *a, struct slice json);
+
+/* A unit ends with what was appended to a->steps.text. */
+void answer_end_unit(struct answer *a, double logprob);
 
 #endif

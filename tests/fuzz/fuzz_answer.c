@@ -12,6 +12,19 @@
 
 #include "proto/answer.h"
 
+/* Ends that go up to that of the text. */
+static size_t check_units(const struct answer *a)
+{
+    struct slice text;
+    size_t n;
+    bool tokens;
+    const struct answer_unit *u = answer_units(a, &n, &text, &tokens);
+    for (size_t i = 0; i < n; i++)
+        assert(u[i].end <= text.len && (i == 0 || u[i].end >= u[i - 1].end));
+    assert(n == 0 || u[n - 1].end == text.len);
+    return n;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void nothing_begin(void *ctx, enum prompt_part part)
@@ -46,6 +59,7 @@ static struct answer *read_in_steps(enum prompt_api api, bool stream, struct sli
                                     size_t step)
 {
     struct answer *a = answer_new(api, stream);
+    answer_note_units(a);
     for (size_t at = 0; at < body.len; at += step) {
         const size_t n = body.len - at < step ? body.len - at : step;
         answer_feed(a, slice_make(body.ptr + at, n), 7);
@@ -60,6 +74,19 @@ static void check_counts(const struct answer_facts *f)
     assert(f->prompt_tokens < 0 || f->cached_tokens <= f->prompt_tokens);
     assert(f->first_content_us == 0 || f->first_content_us == 7);
     assert(f->prompt_ms >= 0 || f->prompt_ms == -1);
+}
+
+/* Ends that go up to that of the text. */
+static size_t check_units(const struct answer *a)
+{
+    struct slice text;
+    size_t n;
+    bool tokens;
+    const struct answer_unit *u = answer_units(a, &n, &text, &tokens);
+    for (size_t i = 0; i < n; i++)
+        assert(u[i].end <= text.len && (i == 0 || u[i].end >= u[i - 1].end));
+    assert(n == 0 || u[n - 1].end == text.len);
+    return n;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -77,6 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     assert(f->events == g->events && f->terminal == g->terminal && f->error == g->error);
     assert(f->text_whole == g->text_whole && f->implausible == g->implausible);
     assert(emitted(api, whole) == emitted(api, cut));
+    assert(check_units(whole) == check_units(cut));
     answer_free(whole);
     answer_free(cut);
     return 0;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -586,6 +587,98 @@ static void test_answer_does_not_depend_on_how_bytes_are_cut(void **state)
     }
 }
 
+/* ---- units ---------------------------------------------------------------------------- */
+
+static void assert_units(const struct answer *a, const char *expected, bool tokens)
+{
+    char got[200] = "";
+    struct slice text;
+    size_t n;
+    bool told;
+    const struct answer_unit *u = answer_units(a, &n, &text, &told);
+    for (size_t i = 0; i < n; i++) {
+        const size_t from = i ? u[i - 1].end : 0, at = strlen(got);
+        snprintf(got + at, sizeof(got) - at, "%.*s/", (int)(u[i].end - from),
+                 text.ptr + from);
+    }
+    assert_string_equal(got, expected);
+    assert_int_equal(told, tokens);
+}
+
+#define CHOICE(delta, more) "{\"choices\":[{\"index\":0,\"delta\":" delta more "}]}"
+
+static void test_answer_units_are_events(void **state)
+{
+    struct answer *a = answer_new(PROMPT_CHAT, true);
+    (void)state;
+    answer_note_units(a);
+    event(a, CHOICE("{\"role\":\"assistant\"}", ""), 1);
+    event(a, CHOICE("{\"reasoning_content\":\"hm\"}", ""), 2);
+    event(a, CHOICE("{\"content\":\"a b\"}", ""), 3);
+    event(a, CHOICE("{\"content\":\"\\u00e9\"}", ""), 4);
+    event(a,
+          CHOICE("{\"tool_calls\":[{\"index\":0,\"id\":\"i\",\"function\":"
+                 "{\"name\":\"f\",\"arguments\":\"{\"}}]}",
+                 ""),
+          5);
+    event(
+        a,
+        CHOICE("{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"}\"}}]}", ""),
+        6);
+    event(a,
+          CHOICE("{\"tool_calls\":[{\"index\":1,\"id\":\"j\",\"function\":"
+                 "{\"name\":\"g\",\"arguments\":\"[]\"}}]}",
+                 ""),
+          7);
+    assert_units(a, "", false); /* not whole yet */
+    event(a, CHOICE("{}", ",\"finish_reason\":\"stop\""), 8);
+    assert_units(a, "hm/a b/\xc3\xa9/{/}/[]/", false);
+    answer_free(a);
+}
+
+static void test_answer_units_are_tokens_where_they_are_told(void **state)
+{
+    struct answer *a = answer_new(PROMPT_CHAT, true);
+    struct slice text;
+    size_t n;
+    bool tokens;
+    (void)state;
+    answer_note_units(a);
+    event(a,
+          CHOICE("{\"content\":\"ab\"}",
+                 ",\"logprobs\":{\"content\":[{\"token\":\"a\",\"logprob\":-0.5,"
+                 "\"top_logprobs\":[{\"token\":\"x\",\"logprob\":-9}]},"
+                 "{\"token\":\"b\",\"logprob\":-1}]}"),
+          1);
+    event(a,
+          CHOICE("{\"content\":\"c\"}",
+                 ",\"logprobs\":{\"content\":[{\"token\":\"c\",\"logprob\":null}]}"),
+          2);
+    event(a, CHOICE("{}", ",\"logprobs\":null,\"finish_reason\":\"stop\""), 3);
+    assert_units(a, "a/b/c/", true);
+    const struct answer_unit *u = answer_units(a, &n, &text, &tokens);
+    assert_true(u[0].logprob == -0.5f && u[1].logprob == -1 && isnan(u[2].logprob));
+    answer_free(a);
+}
+
+static void test_answer_units_are_noted_on_request_only(void **state)
+{
+    static const char *const deltas[] = {"{\"content\":\"a\"}"};
+    struct answer *a = CHAT_STREAM(deltas);
+    (void)state;
+    assert_units(a, "", false);
+    answer_free(a);
+    a = answer_new(PROMPT_CHAT, false);
+    answer_note_units(a);
+    feed(a,
+         "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"ab\"},\"logprobs\":"
+         "{\"content\":[{\"token\":\"ab\",\"logprob\":-2}]}}]}",
+         1);
+    answer_finish(a);
+    assert_units(a, "ab/", true);
+    answer_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -615,6 +708,9 @@ int main(void)
         cmocka_unit_test(test_answer_of_several_choices_has_no_one_text),
         cmocka_unit_test(test_answer_keeps_no_more_than_its_limit),
         cmocka_unit_test(test_answer_does_not_depend_on_how_bytes_are_cut),
+        cmocka_unit_test(test_answer_units_are_events),
+        cmocka_unit_test(test_answer_units_are_tokens_where_they_are_told),
+        cmocka_unit_test(test_answer_units_are_noted_on_request_only),
     };
     return cmocka_run_group_tests_name("answer", tests, NULL, NULL);
 }
