@@ -14,10 +14,11 @@
  *
  *   POST /cache/…  changes the cache: the table in admin_cache.c, docs/warm.md
  *
- * A GET never changes state, and nothing here holds prompt text.
+ * A GET never changes state, and nothing here holds prompt text. Who may: admin_access.c.
  */
 
 #include "wire/front.h"
+#include "gateway/credential.h"
 #include "gateway/request.h"
 #include "gateway/warm.h"
 
@@ -26,6 +27,8 @@ struct admin_world {
     const struct front *front;
     struct warm *warm;  /* NULL when a stop is under way */
     const char *listen; /* where the admin listener is, as it was configured */
+    struct credential_digest key;
+    bool has_key; /* it has to be shown */
     uint64_t start_us;
     bool draining;
     uint64_t token_bytes; /* measure.token_bytes */
@@ -33,6 +36,10 @@ struct admin_world {
 
 /* Answers one request of the admin listener. */
 void admin_answer(const struct admin_world *w, struct front_request *rq);
+
+/* Whether this client may ask for that; false after the request was refused. /healthz and
+ * /readyz are for everybody. */
+bool admin_may(const struct admin_world *w, struct slice path, struct front_request *rq);
 
 /* One POST; `path` is its target without the query. */
 void admin_post(const struct admin_world *w, struct slice path, struct front_request *rq);

@@ -9,7 +9,8 @@
  * to the engine:  an absolute target becomes path and query; headers of one hop go
  *                 (http_head_hop_by_hop), and Expect (we answered it), and
  *                 X-Conversation-Id (it would let llama-server go on generating for a
- *                 client that has left); Host is the engine's; framing is made anew.
+ *                 client that has left); Host is the engine's; framing is made anew;
+ *                 a credential passes, goes, or another comes instead.
  * to the client:  headers of one hop go; framing is made anew; X-Request-Id where the
  *                 engine sent none; Cache-Status and Server-Timing; on event streams
  *                 X-Accel-Buffering: no where the engine did not say anything about it.
@@ -19,8 +20,9 @@
 #include "engine/engine.h"
 #include "proto/http.h"
 
+/* `credentials` is enum options_credentials. */
 void headers_to_engine(struct buf *out, const struct http_head *h,
-                       const struct upstream *u, size_t length);
+                       const struct replica *r, int credentials, size_t length);
 void headers_to_client(struct buf *out, const struct http_head *h, bool stream);
 
 /* "X-Request-Id: …" unless `out` has one already. */

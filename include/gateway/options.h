@@ -25,6 +25,7 @@
 #define OPTIONS_MAX_TENANTS 64
 #define OPTIONS_MAX_TTLS 8 /* different ones */
 #define OPTIONS_MAX_WARM 1024
+#define OPTIONS_MAX_KEYS_LISTED 1024 /* in a file there may be more */
 #define OPTIONS_MAX_FILE ((size_t)1 << 20)
 
 enum options_driver {
@@ -38,6 +39,7 @@ enum options_isolation {
     OPTIONS_HEADER,
     OPTIONS_CREDENTIAL
 };
+enum options_credentials { OPTIONS_PASS, OPTIONS_REMOVE, OPTIONS_REPLACE };
 enum options_admission { OPTIONS_ADMIT_ALL, OPTIONS_SECOND_SIGHT };
 enum options_admin_paths { OPTIONS_ADMIN_REFUSE, OPTIONS_ADMIN_RELAY };
 
@@ -47,6 +49,13 @@ struct options_upstream {
     int driver; /* enum options_driver */
     char *slot_dir;
     char *api_key_file;
+    int credentials; /* enum options_credentials: what becomes of a client's */
+};
+
+/* Who may ask. */
+struct options_key {
+    char *name;
+    char *digest; /* SHA-256 in hex */
 };
 
 struct options_tenant {
@@ -69,6 +78,10 @@ struct options_warm {
 struct options {
     char *listen;
     char *admin_listen; /* "": no admin listener */
+    char *admin_key_file;
+    struct options_key *keys;
+    size_t n_keys;
+    char *keys_file;
     struct options_upstream *upstreams;
     size_t n_upstreams;
     char *isolation; /* "shared", "salt", "header:NAME", "credential" */

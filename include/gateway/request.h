@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "wire/front.h"
+#include "gateway/keys.h"
 #include "gateway/measure.h"
 #include "prefix/outlook.h"
 #include "gateway/stats.h"
@@ -19,6 +20,7 @@ struct request;
 /* A replica and what was counted on it. */
 struct request_target {
     struct replica *replica;
+    int credentials; /* enum options_credentials */
     struct figures figures;
     struct measure measure;
 };
@@ -45,6 +47,7 @@ struct request_world {
     struct loop *loop;
     struct cache *cache;
     const struct tenants *tenants;
+    const struct keys *keys;
     struct request_target *targets;
     size_t n_targets;
     struct figures *total;
@@ -55,6 +58,11 @@ struct request_world {
     uint64_t next_id;
     uint64_t id_salt;
 };
+
+/* Before its body is read: may this client ask? False, with `why`, where it shows no key
+ * and needs one. */
+bool request_may(const struct request_world *w, const struct http_head *h,
+                 struct front_refusal *why);
 
 /* Takes a request over from the front; it frees itself when it is finished. */
 void request_start(struct request_world *w, struct front_request *client);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "cmd/cmd.h"
+#include "gateway/keys.h"
 #include "gateway/options.h"
 
 enum { PRINT };
@@ -24,6 +25,10 @@ int cmd_check(const struct cmd *self, int argc, char **argv)
     int rc = options_load(&o, argv[1], &e);
     if (rc == 0 && options_check(&o, &e) != 0)
         rc = err_wrap(&e, "%s", argv[1]);
+    struct keys *keys = rc == 0 ? keys_new(&o, &e) : NULL;
+    if (rc == 0 && !keys)
+        rc = err_wrap(&e, "%s", argv[1]);
+    keys_free(keys);
     if (rc != 0)
         fprintf(stderr, "incipit check: %s\n", e.text);
     else if (given[PRINT])

@@ -14,16 +14,18 @@
 
 #include "base/mem.h"
 #include "cmd/cmd.h"
+#include "gateway/credential.h"
 #include "gateway/options.h"
 #include "wire/upstream.h"
 
 #define PATIENCE_MS (24 * UINT64_C(3600000)) /* a long document on a slow machine */
 #define MAX_ANSWER ((size_t)1 << 20)
 
-enum { ADMIN, NAME, PATH, MODEL, REPLICA, NO_PIN };
+enum { ADMIN, KEY_FILE, NAME, PATH, MODEL, REPLICA, NO_PIN };
 
 const struct cmd_flag cmd_warm_flags[] = {
     [ADMIN] = {"--admin", "ADDR:PORT", NULL, "the gateway's admin side (127.0.0.1:8091)"},
+    [KEY_FILE] = {"--key-file", "FILE", NULL, "with the key of the admin side (none)"},
     [NAME] = {"--name", "NAME", NULL, "of the pin, for one file (its name)"},
     [PATH] = {"--path", "PATH", NULL, "of the API (by the shape of the body)"},
     [MODEL] = {"--model", "NAME", NULL, "that clients name, where a file names none"},
@@ -115,15 +117,16 @@ static char *target_of(const char *file, const char **given)
 }
 
 static void post(struct asking *a, struct upstream *u, const char *target,
-                 struct slice body)
+                 const char *key, struct slice body)
 {
     static const struct call_events events = {
         .on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};
     struct buf head = {0};
     buf_printf(&head,
                "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
-               "Content-Length: %zu\r\n\r\n",
-               target, upstream_host(u), body.len);
+               "%s%s%sContent-Length: %zu\r\n\r\n",
+               target, upstream_host(u), *key ? "X-Admin-Key: " : "", key,
+               *key ? "\r\n" : "", body.len);
     const struct call_request rq = {
         .head = buf_slice(&head), .body = {body, {0}, {0}}, .once = true};
     call_start(u, &rq, &events, a);
@@ -186,15 +189,15 @@ static int read_file(const char *path, struct buf *out)
     return good ? CMD_OK : CMD_FAILED;
 }
 
-static int warm_file(struct loop *l, struct upstream *u, const char *file,
-                     const char **given)
+static int warm_file(struct loop *l, struct upstream *u, const char *key,
+                     const char *file, const char **given)
 {
     struct buf text = {0};
     struct asking a = {.loop = l};
     int status = read_file(file, &text);
     if (status == CMD_OK) {
         char *target = target_of(file, given);
-        post(&a, u, target, buf_slice(&text));
+        post(&a, u, target, key, buf_slice(&text));
         status = print_answer(file, &a);
         free(target);
     }
@@ -206,6 +209,8 @@ static int warm_file(struct loop *l, struct upstream *u, const char *file,
 static int warm_files(const char **given, int n, char **files)
 {
     const char *admin = given[ADMIN] ? given[ADMIN] : "127.0.0.1:8091";
+    const char *key_file = given[KEY_FILE] ? given[KEY_FILE] : "";
+    char key[512];
     struct err e = {0};
     char *url = mem_printf("http://%s%s", *admin == ':' ? "127.0.0.1" : "", admin);
     const struct upstream_options o = {.url = url,
@@ -214,12 +219,14 @@ static int warm_files(const char **given, int n, char **files)
                                        .stall_ms = PATIENCE_MS,
                                        .pool_max_requests = 1};
     struct loop *l = loop_new();
-    struct upstream *u = l ? upstream_new(l, &o, &e) : NULL;
+    struct upstream *u = NULL;
+    if (l && credential_file("the admin key", key_file, key, sizeof(key), &e) == 0)
+        u = upstream_new(l, &o, &e);
     int status = u ? CMD_OK : CMD_FAILED;
     if (!u)
         fprintf(stderr, "incipit warm: %s\n", e.text);
     for (int i = 0; u && i < n; i++)
-        if (warm_file(l, u, files[i], given) != CMD_OK)
+        if (warm_file(l, u, key, files[i], given) != CMD_OK)
             status = CMD_FAILED;
     upstream_free(u);
     loop_free(l);

@@ -258,6 +258,8 @@ void admin_answer(const struct admin_world *w, struct front_request *rq)
     if (query)
         path.len = (size_t)(query - path.ptr);
     front_set_events(rq, &events, NULL);
+    if (!admin_may(w, path, rq))
+        return;
     if (slice_eq(h->method, SLICE_LIT("POST")) &&
         slice_starts(path, SLICE_LIT("/cache/"))) {
         admin_post(w, path, rq);

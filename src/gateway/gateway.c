@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "gateway/admin.h"
+#include "gateway/credential.h"
 
 /* For blocks that were asked for again: of the shares from 10 to 70 percent the one that
  * was nowhere worse than plain LRU on the traces of tests/unit/test_tree_traces.c. */
@@ -31,6 +32,8 @@ struct gateway {
     struct workers *workers;
     struct cache *cache;
     struct tenants *tenants;
+    struct keys *keys;
+    struct credential_digest admin_key;
     struct loop_timer tick;
     struct front *front, *admin_front;
     struct request_target *targets;
@@ -67,6 +70,12 @@ static void on_request(void *arg, struct front_request *rq)
     request_start(&g->requests, rq);
 }
 
+static bool may_ask(void *arg, const struct http_head *h, struct front_refusal *why)
+{
+    const struct gateway *g = arg;
+    return request_may(&g->requests, h, why);
+}
+
 static void on_admin_request(void *arg, struct front_request *rq)
 {
     struct gateway *g = arg;
@@ -75,31 +84,14 @@ static void on_admin_request(void *arg, struct front_request *rq)
 
 /* ---- start ------------------------------------------------------------------------- */
 
-/* The first line of a file; "" where none is configured. */
-static int read_secret(const char *what, const char *path, char *out, size_t size,
-                       struct err *e)
-{
-    *out = '\0';
-    if (!*path)
-        return 0;
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return err_errno(e, "reading the %s file %s", what, path);
-    if (!fgets(out, (int)size, f))
-        *out = '\0';
-    fclose(f);
-    out[strcspn(out, "\r\n")] = '\0';
-    return *out ? 0 : err_set(e, ERR_INVALID, "the %s file %s is empty", what, path);
-}
-
 static int open_cache(struct gateway *g, struct err *e)
 {
     const struct options *o = g->o;
     const uint64_t room = *o->store_dir ? o->store_max_bytes : o->store_ram_bytes;
     char password[512], where[256] = "";
     unsigned db = 0;
-    if (read_secret("Redis password", o->store_redis_password_file, password,
-                    sizeof(password), e) != 0)
+    if (credential_file("the Redis password", o->store_redis_password_file, password,
+                        sizeof(password), e) != 0)
         return e->code;
     if (*o->store_redis_url && store_redis_url(o->store_redis_url, where, &db, e) != 0)
         return e->code;
@@ -132,7 +124,7 @@ static int open_cache(struct gateway *g, struct err *e)
 static int read_key(const char *path, char *out, size_t size, struct err *e)
 {
     char key[512];
-    const int rc = read_secret("API key", path, key, sizeof(key), e);
+    const int rc = credential_file("the API key", path, key, sizeof(key), e);
     snprintf(out, size, *key ? "Authorization: Bearer %s\r\n" : "%s", key);
     return rc;
 }
@@ -185,17 +177,26 @@ static int open_replica(struct gateway *g, size_t i, struct err *e)
                      .pool_idle_ms = o->upstream_pool_idle_ms,
                      .pool_max_requests = (unsigned)o->upstream_pool_max_requests,
                      .pool_max_idle = (unsigned)o->upstream_pool_max_idle}};
+    g->targets[i].credentials = u->credentials;
     g->targets[i].replica = replica_new(g->loop, g->workers, g->cache, &ro, e);
     return g->targets[i].replica ? 0 : e->code;
 }
 
 static struct front *listen_at(struct gateway *g, const char *where, const char *label,
-                               front_request_cb cb, struct err *e)
+                               front_request_cb cb, front_check_cb check, struct err *e)
 {
-    const struct front_options fo = front_limits(g->o);
+    struct front_options fo = front_limits(g->o);
+    fo.check = check;
     struct addr at;
     if (addr_resolve(&at, where, e) != 0)
         return NULL;
+    if (cb == on_admin_request && !*g->o->admin_key_file && !addr_is_loopback(&at)) {
+        err_set(e, ERR_INVALID,
+                "admin.listen: %s is not on loopback, so everybody would get in: set "
+                "admin.key_file, or listen at 127.0.0.1",
+                where);
+        return NULL;
+    }
     struct front *f = front_open(g->loop, &at, &fo, cb, g, e);
     if (f) {
         printf("%s on %s\n", label, front_addr(f)->text);
@@ -214,6 +215,7 @@ static void fill_worlds(struct gateway *g)
     g->requests = (struct request_world){.loop = g->loop,
                                          .cache = g->cache,
                                          .tenants = g->tenants,
+                                         .keys = g->keys,
                                          .targets = g->targets,
                                          .n_targets = g->o->n_upstreams,
                                          .total = &g->total,
@@ -230,8 +232,21 @@ static void fill_worlds(struct gateway *g)
                                     .front = g->front,
                                     .token_bytes = g->o->measure_token_bytes,
                                     .start_us = loop_now_us(g->loop),
+                                    .key = g->admin_key,
+                                    .has_key = *g->o->admin_key_file != '\0',
                                     .listen = g->o->admin_listen};
     g->warm = g->admin.warm = warm_open(&g->requests, g->o);
+}
+
+static int open_secrets(struct gateway *g, struct err *e)
+{
+    char key[512];
+    g->keys = keys_new(g->o, e);
+    if (!g->keys ||
+        credential_file("the admin key", g->o->admin_key_file, key, sizeof(key), e) != 0)
+        return e->code;
+    g->admin_key = credential_digest(slice_of(key));
+    return 0;
 }
 
 static int start(struct gateway *g, struct err *e)
@@ -239,18 +254,19 @@ static int start(struct gateway *g, struct err *e)
     const struct options *o = g->o;
     if (!g->workers)
         return err_set(e, ERR_IO, "there are no threads for files");
-    if (open_cache(g, e) != 0)
+    if (open_secrets(g, e) != 0 || open_cache(g, e) != 0)
         return e->code;
     open_tenants(g);
     g->targets = mem_zalloc(o->n_upstreams * sizeof(*g->targets));
     for (size_t i = 0; i < o->n_upstreams; i++)
         if (open_replica(g, i, e) != 0)
             return e->code;
-    g->front = listen_at(g, o->listen, "listening", on_request, e);
+    g->front = listen_at(g, o->listen, "listening", on_request, may_ask, e);
     if (!g->front)
         return e->code;
     if (*o->admin_listen) {
-        g->admin_front = listen_at(g, o->admin_listen, "admin", on_admin_request, e);
+        g->admin_front =
+            listen_at(g, o->admin_listen, "admin", on_admin_request, NULL, e);
         if (!g->admin_front)
             return e->code;
     }
@@ -327,6 +343,7 @@ static void take_down(struct gateway *g)
     outlook_free(g->outlook);
     cache_close(g->cache);
     tenants_free(g->tenants);
+    keys_free(g->keys);
     timer_fini(&g->tick);
     timer_fini(&g->quiet);
     timer_fini(&g->deadline);

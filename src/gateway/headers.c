@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "gateway/headers.h"
 
+#include "gateway/credential.h"
 #include "gateway/request.h"
 
 static bool is(struct slice name, const char *text)
@@ -30,16 +31,19 @@ static void put_target(struct buf *out, struct slice target)
 }
 
 void headers_to_engine(struct buf *out, const struct http_head *h,
-                       const struct upstream *u, size_t length)
+                       const struct replica *r, int credentials, size_t length)
 {
     buf_append_slice(out, h->method);
-    buf_printf(out, " %s", upstream_prefix(u));
+    buf_printf(out, " %s", upstream_prefix(r->up));
     put_target(out, h->target);
-    buf_printf(out, " HTTP/1.1\r\nHost: %s\r\n", upstream_host(u));
+    buf_printf(out, " HTTP/1.1\r\nHost: %s\r\n", upstream_host(r->up));
+    if (credentials == OPTIONS_REPLACE)
+        buf_append_str(out, r->authorization);
     for (size_t i = 0; i < h->n_headers; i++) {
         const struct http_header *x = &h->headers[i];
         if (!http_head_hop_by_hop(h, x->name) && !is(x->name, "Host") &&
-            !is(x->name, "Expect") && !is(x->name, "X-Conversation-Id"))
+            !is(x->name, "Expect") && !is(x->name, "X-Conversation-Id") &&
+            (credentials == OPTIONS_PASS || !credential_is_header(x->name)))
             http_write_header(out, x->name, x->value);
     }
     if (h->body != HTTP_BODY_NONE)

@@ -29,10 +29,12 @@
 #define UP(field) offsetof(struct options_upstream, field)
 #define TN(field) offsetof(struct options_tenant, field)
 #define WM(field) offsetof(struct options_warm, field)
+#define KY(field) offsetof(struct options_key, field)
 
 static const char *const driver_names[] = {"auto", "llamacpp", "openai", NULL};
 static const char *const admission_names[] = {"all", "second-sight", NULL};
 static const char *const admin_names[] = {"refuse", "relay", NULL};
+static const char *const credential_names[] = {"pass", "remove", "replace", NULL};
 static const char *const level_names[] = {"debug", "info", "warn", "error", NULL};
 
 /* clang-format off */
@@ -41,6 +43,8 @@ static const struct options_row rows[] = {
      "Where clients connect: HOST:PORT, [V6]:PORT, :PORT or unix:/path."},
     {"admin.listen", ADDRESS, AT(admin_listen), "127.0.0.1:8091", 0, 120, NULL,
      "Where health, metrics and cache pages are; empty for nowhere."},
+    {"admin.key_file", TEXT, AT(admin_key_file), "", 0, 1024, NULL,
+     "File with the key that the admin side asks for; needed off loopback."},
     {"upstream", URL, 0, "", 0, 1024, NULL,
      "The one engine, short for a list `upstreams` of one."},
     {"upstreams.url", URL, UP(url), "", 1, 1024, NULL,
@@ -53,6 +57,14 @@ static const struct options_row rows[] = {
      "The engine's --slot-save-path as seen from here; empty: found on the same host."},
     {"upstreams.api_key_file", TEXT, UP(api_key_file), "", 0, 1024, NULL,
      "File with the key for the gateway's own requests to the engine."},
+    {"upstreams.credentials", CHOICE, UP(credentials), "pass", 0, 0, credential_names,
+     "What becomes of a client's key: pass it on, remove it, or replace it by that key."},
+    {"keys.name", NAME, KY(name), "", 1, 64, NULL,
+     "A key that clients may show, and must where there is any: its name, for the log."},
+    {"keys.digest", TEXT, KY(digest), "", 0, 64, NULL,
+     "SHA-256 of the key in hex, as sha256sum writes it."},
+    {"keys_file", TEXT, AT(keys_file), "", 0, 1024, NULL,
+     "File with more of them, a line each: NAME DIGEST."},
     {"isolation", ISOLATION, AT(isolation), "credential", 1, 80, NULL,
      "What tells tenants apart, who share nothing; salts separate further in any case."},
     {"tenants.name", NAME, TN(name), "", 1, 64, NULL,
@@ -209,6 +221,14 @@ static const struct options_list lists[] = {
      .count = AT(n_tenants),
      .size = sizeof(struct options_tenant),
      .max = OPTIONS_MAX_TENANTS},
+    {.name = "keys",
+     .first = "keys.name",
+     .item = "a key",
+     .one = "each key",
+     .items = AT(keys),
+     .count = AT(n_keys),
+     .size = sizeof(struct options_key),
+     .max = OPTIONS_MAX_KEYS_LISTED},
     {.name = "warm",
      .first = "warm.file",
      .item = "an entry of warm",
@@ -464,10 +484,29 @@ static int check_tenants(const struct options *o, struct err *e)
 {
     if (o->n_tenants && options_isolation(o) == OPTIONS_SHARED)
         return err_set(e, ERR_INVALID, "tenants: with isolation: shared there are none");
-    for (size_t i = 0; i < o->n_tenants; i++)
-        if (check_tenant(o, i, e) != 0)
-            return e->code;
-    return check_ttls(o, e);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < o->n_tenants; i++)
+        rc = check_tenant(o, i, e);
+    return rc ? rc : check_ttls(o, e);
+}
+
+static int check_upstream(const struct options *o, size_t i, struct err *e)
+{
+    const struct options_upstream *u = &o->upstreams[i];
+    if (u->credentials == OPTIONS_REPLACE && !*u->api_key_file)
+        return err_set(e, ERR_INVALID,
+                       "upstreams.credentials of \"%s\": to replace a key needs "
+                       "upstreams.api_key_file",
+                       u->name);
+    for (size_t k = 0; k < i; k++) {
+        if (strcmp(u->name, o->upstreams[k].name) == 0)
+            return err_set(e, ERR_INVALID, "upstreams.name: \"%s\" is there twice",
+                           u->name);
+        if (strcmp(u->url, o->upstreams[k].url) == 0)
+            return err_set(e, ERR_INVALID, "upstreams.url: \"%.100s\" is there twice",
+                           u->url);
+    }
+    return 0;
 }
 
 static int check_warm(const struct options *o, struct err *e)
@@ -494,15 +533,11 @@ int options_check(const struct options *o, struct err *e)
         return err_set(e, ERR_INVALID,
                        "no upstream: say where the engine is, with `upstream: "
                        "http://HOST:PORT` in the file or --upstream URL");
-    for (size_t i = 0; i < o->n_upstreams; i++)
-        for (size_t j = 0; j < i; j++) {
-            if (strcmp(o->upstreams[i].name, o->upstreams[j].name) == 0)
-                return err_set(e, ERR_INVALID, "upstreams.name: \"%s\" is there twice",
-                               o->upstreams[i].name);
-            if (strcmp(o->upstreams[i].url, o->upstreams[j].url) == 0)
-                return err_set(e, ERR_INVALID, "upstreams.url: \"%.100s\" is there twice",
-                               o->upstreams[i].url);
-        }
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < o->n_upstreams; i++)
+        rc = check_upstream(o, i, e);
+    if (rc != 0)
+        return rc;
     if (*o->store_redis_url && !*o->store_dir && !*o->store_key_file)
         return err_set(e, ERR_INVALID,
                        "store.redis.url needs a key that outlives the gateway: set "
@@ -511,7 +546,7 @@ int options_check(const struct options *o, struct err *e)
     if (strcmp(o->listen, o->admin_listen) == 0 && port && strcmp(port, ":0") != 0)
         return err_set(e, ERR_INVALID, "listen and admin.listen are the same address: %s",
                        o->listen);
-    const int rc = check_warm(o, e);
+    rc = check_warm(o, e);
     return rc ? rc : check_tenants(o, e);
 }
 

@@ -31,6 +31,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "gateway/credential.h"
 #include "gateway/headers.h"
 #include "gateway/inspect.h"
 #include "gateway/routes.h"
@@ -42,7 +43,8 @@ struct request {
     enum request_state state;
     uint64_t stamp_us[REQUEST_STATE_COUNT];
     char id[32];
-    char line[160]; /* method and path, for the log */
+    char line[160];              /* method and path, for the log */
+    char key[KEYS_NAME_MAX + 1]; /* the name of the one it showed, or "-" */
     size_t body_bytes;
 
     struct route route;
@@ -188,15 +190,15 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
     log_event(LOG_INFO, "access", "id", "%s", rq->id, "request", "%s", rq->line, "status",
               "%d", rq->status, "outcome", "%s", outcomes[rq->outcome], "replica", "%s",
               rq->target ? rq->target->replica->name : "-", "slot", "%d",
-              rq->job.plan.slot, "tenant", "%08x", rq->job.tenant, "in_bytes", "%zu",
-              rq->body_bytes, "out_bytes", "%llu", (unsigned long long)rq->out_bytes,
-              "prompt_tokens", "%lld", (long long)s->prompt_tokens, "cached_tokens",
-              "%lld", (long long)s->cached_tokens, "promised", "%lld",
-              (long long)s->captured, "restored", "%d", (int)s->restored, "miss", "%s",
-              s->miss ? s->miss : "-", "ttft_ms", "%.1f", s->ttft_ms, "saved_ms", "%.1f",
-              s->saved_ms, "queue_ms", "%.1f", queue_ms(rq), "restore_ms", "%.1f",
-              restore_ms(rq), "total_ms", "%.1f",
-              ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+              rq->job.plan.slot, "key", "%s", rq->key, "tenant", "%08x", rq->job.tenant,
+              "in_bytes", "%zu", rq->body_bytes, "out_bytes", "%llu",
+              (unsigned long long)rq->out_bytes, "prompt_tokens", "%lld",
+              (long long)s->prompt_tokens, "cached_tokens", "%lld",
+              (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
+              "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
+              "ttft_ms", "%.1f", s->ttft_ms, "saved_ms", "%.1f", s->saved_ms, "queue_ms",
+              "%.1f", queue_ms(rq), "restore_ms", "%.1f", restore_ms(rq), "total_ms",
+              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
 }
 
 static void tell_replica(struct request *rq)
@@ -439,7 +441,7 @@ static void send_upstream(struct request *rq)
         length += cr.body[1].len;
     }
     struct buf head = {0};
-    headers_to_engine(&head, h, rq->target->replica->up, length);
+    headers_to_engine(&head, h, rq->target->replica, rq->target->credentials, length);
     cr.head = buf_slice(&head);
     rq->call = call_start(rq->target->replica->up, &cr, &events, rq);
     buf_free(&head);
@@ -511,6 +513,29 @@ static void note_line(struct request *rq, const struct http_head *h)
              (int)(query < 120 ? query : 120), h->target.ptr);
 }
 
+/* A browser asks with OPTIONS, and no credential, whether a page may. */
+bool request_may(const struct request_world *w, const struct http_head *h,
+                 struct front_refusal *why)
+{
+    if (!keys_count(w->keys) || keys_name(w->keys, h) ||
+        slice_eq(h->method, SLICE_LIT("OPTIONS")))
+        return true;
+    *why = (struct front_refusal){
+        .status = 401,
+        .type = "authentication_error",
+        .message = credential_of(h).len
+                       ? "this key is not known here"
+                       : "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY",
+        .headers = "WWW-Authenticate: Bearer\r\n"};
+    return false;
+}
+
+static void note_key(struct request *rq, const struct http_head *h)
+{
+    const char *name = keys_count(rq->w->keys) ? keys_name(rq->w->keys, h) : NULL;
+    snprintf(rq->key, sizeof(rq->key), "%s", name ? name : "-");
+}
+
 void request_start(struct request_world *w, struct front_request *client)
 {
     static const struct front_events events = {on_gone, on_drained};
@@ -528,6 +553,7 @@ void request_start(struct request_world *w, struct front_request *client)
     timer_start(&rq->deadline, w->total_ms);
     rq->body_bytes = front_body(client).len;
     note_line(rq, h);
+    note_key(rq, h);
     rq->route = routes_find(h->method, h->target);
     if (rq->route.bad_path) {
         reject(rq, 400, "invalid_request_error", "the path cannot be normalised",

@@ -2,14 +2,12 @@
 #include "gateway/tenants.h"
 
 #include <nettle/hmac.h>
-#include <nettle/sha2.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/mem.h"
+#include "gateway/credential.h"
 
-#define HEX_SHA256 64
 #define SHOWN_DIGITS 8
 
 struct tenants {
@@ -51,45 +49,14 @@ static uint32_t shown_of(struct hash128 name)
 
 /* ---- credentials ------------------------------------------------------------------- */
 
-static void hex_sha256(struct slice text, char out[HEX_SHA256])
-{
-    static const char digits[] = "0123456789abcdef";
-    struct sha256_ctx ctx;
-    uint8_t sum[SHA256_DIGEST_SIZE];
-    sha256_init(&ctx);
-    sha256_update(&ctx, text.len, (const uint8_t *)text.ptr);
-    sha256_digest(&ctx, sizeof(sum), sum);
-    for (size_t i = 0; i < sizeof(sum); i++) {
-        out[2 * i] = digits[sum[i] >> 4];
-        out[2 * i + 1] = digits[sum[i] & 15];
-    }
-}
-
-/* What the client shows: the token of "Authorization: Bearer", another scheme with its
- * name, or x-api-key. The engine looks in this order as well. */
-static struct slice credential_of(const struct http_head *h)
-{
-    struct slice s = http_head_get(h, SLICE_LIT("Authorization"));
-    if (!s.ptr || !s.len)
-        return http_head_get(h, SLICE_LIT("X-Api-Key"));
-    if (s.len > 7 && strncasecmp(s.ptr, "Bearer ", 7) == 0) {
-        s.ptr += 7;
-        s.len -= 7;
-        while (s.len && *s.ptr == ' ') {
-            s.ptr++;
-            s.len--;
-        }
-    }
-    return s;
-}
-
 static struct hash128 by_credential(const struct tenants *t, const struct http_head *h)
 {
-    char hex[HEX_SHA256];
+    char hex[CREDENTIAL_HEX];
     const struct slice s = credential_of(h);
     if (!s.len)
         return name_of(t, LABEL_NOBODY, nothing, s);
-    hex_sha256(s, hex);
+    const struct credential_digest d = credential_digest(s);
+    credential_write(&d, hex);
     return name_of(t, LABEL_CREDENTIAL, nothing, slice_make(hex, sizeof(hex)));
 }
 

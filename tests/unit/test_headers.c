@@ -41,16 +41,23 @@ static void assert_out(const char *text)
 }
 
 /* The head that an engine at `url` gets for a client's head, with 9 bytes of body. */
-static void to_engine(const char *url, const char *text)
+static void to_engine_with(int credentials, const char *url, const char *text)
 {
+    char authorization[] = "Authorization: Bearer ours\r\n";
     struct err e = {0};
     const struct upstream_options o = {.url = url};
     struct upstream *u = upstream_new(loop, &o, &e);
     struct http_parser *p = parse(HTTP_REQUEST, text);
     buf_clear(&out);
-    headers_to_engine(&out, http_parser_head(p), u, 9);
+    const struct replica r = {.up = u, .authorization = authorization};
+    headers_to_engine(&out, http_parser_head(p), &r, credentials, 9);
     http_parser_free(p);
     upstream_free(u);
+}
+
+static void to_engine(const char *url, const char *text)
+{
+    to_engine_with(OPTIONS_PASS, url, text);
 }
 
 static void goes_to(const char *target, const char *forwarded)
@@ -84,6 +91,22 @@ static void test_headers_of_one_hop_stay(void **state)
               "X-Conversation-Id: 7\r\nTransfer-Encoding: chunked\r\nX-Stays: 1\r\n\r\n");
     assert_out("POST / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX-Stays: 1\r\n"
                "Content-Length: 9\r\n\r\n");
+}
+
+static void test_credentials_pass_go_or_are_replaced(void **state)
+{
+    (void)state;
+    static const char url[] = "http://127.0.0.1:1";
+    static const char text[] = "GET / HTTP/1.1\r\nHost: a\r\nauthorization: Bearer x\r\n"
+                               "X-API-Key: y\r\nX-Stays: 1\r\n\r\n";
+    to_engine_with(OPTIONS_PASS, url, text);
+    assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nauthorization: Bearer x\r\n"
+               "X-API-Key: y\r\nX-Stays: 1\r\n\r\n");
+    to_engine_with(OPTIONS_REMOVE, url, text);
+    assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX-Stays: 1\r\n\r\n");
+    to_engine_with(OPTIONS_REPLACE, url, text);
+    assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer ours\r\n"
+               "X-Stays: 1\r\n\r\n");
 }
 
 static void test_length_is_that_of_the_body_that_is_sent(void **state)
@@ -266,6 +289,8 @@ static void test_length_is_announced_as_the_engine_did(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_credentials_pass_go_or_are_replaced, set_up,
+                                        tear_down),
         TEST(headers_pass_in_order_with_case_and_repeats),
         TEST(headers_of_one_hop_stay),
         TEST(length_is_that_of_the_body_that_is_sent),
