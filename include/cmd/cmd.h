@@ -54,7 +54,7 @@ extern const struct cmd_flag cmd_serve_flags[], cmd_check_flags[], cmd_kvsize_fl
     cmd_lab_flags[], cmd_observe_flags[], cmd_lab_serve_flags[], cmd_store_ls_flags[],
     cmd_store_stat_flags[], cmd_store_verify_flags[], cmd_store_prune_flags[],
     cmd_store_export_flags[], cmd_store_import_flags[], cmd_warm_flags[],
-    cmd_bench_flags[], cmd_bench_compare_flags[];
+    cmd_bench_flags[], cmd_bench_compare_flags[], cmd_bench_report_flags[];
 int cmd_serve(const struct cmd *self, int argc, char **argv);
 int cmd_check(const struct cmd *self, int argc, char **argv);
 int cmd_warm(const struct cmd *self, int argc, char **argv);
@@ -71,6 +71,7 @@ int cmd_store_help(const struct cmd *self, int argc, char **argv);
 int cmd_observe(const struct cmd *self, int argc, char **argv);
 int cmd_bench(const struct cmd *self, int argc, char **argv);
 int cmd_bench_compare(const struct cmd *self, int argc, char **argv);
+int cmd_bench_report(const struct cmd *self, int argc, char **argv);
 int cmd_version(const struct cmd *self, int argc, char **argv);
 int cmd_help(const struct cmd *self, int argc, char **argv);
 

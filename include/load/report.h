@@ -30,6 +30,9 @@ struct report_input {
 /* A new reference. */
 json_t *report_json(const struct report_input *in);
 
+/* Is it a document of report_json(), by its schema? */
+bool report_is(const json_t *doc);
+
 /* The document as a table. */
 void report_print(const json_t *doc, FILE *out);
 

@@ -24,6 +24,8 @@ static const struct cmd commands[] = {
      cmd_bench},
     {"bench compare", "A.json B.json", "Say what changed between two runs.",
      cmd_bench_compare_flags, cmd_bench_compare},
+    {"bench report", "RUN.json", "Show a stored run again, as table or page.",
+     cmd_bench_report_flags, cmd_bench_report},
     {"store", "ls|stat|verify|prune|export|import", "Look at a store's directory.", NULL,
      cmd_store_help},
     {"store ls", "[FINGERPRINT]", "List the models in a store, or one's sequences.",

@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "cmd/cmd.h"
 #include "base/draw.h"
+#include "load/page.h"
 #include "load/report.h"
 #include "load/service.h"
 #include "cmd_bench.h"
@@ -48,7 +49,8 @@ enum {
     WATCH,
     ADMIN,
     JSON,
-    CSV
+    CSV,
+    HTML
 };
 
 const struct cmd_flag cmd_bench_flags[] = {
@@ -89,6 +91,7 @@ const struct cmd_flag cmd_bench_flags[] = {
                      "of --check-output: for services that refuse to tell them"},
     [JSON] = {"--json", "FILE", NULL, "write the report with all samples (- for stdout)"},
     [CSV] = {"--csv", "FILE", NULL, "write a line for each request"},
+    [HTML] = {"--html", "FILE", NULL, "write the report as a page, with drawings"},
     {NULL, NULL, NULL, NULL},
 };
 
@@ -397,6 +400,15 @@ static int write_json(const json_t *doc, const char *path)
     return json_dump_file(doc, path, flags) ? cannot_write(path) : CMD_OK;
 }
 
+static int write_html(const json_t *doc, const char *path)
+{
+    struct buf page = {0};
+    page_report(doc, &page);
+    const int status = cmd_bench_write("bench", path, &page);
+    buf_free(&page);
+    return status;
+}
+
 static int write_csv(const struct report_input *in, const char *path)
 {
     FILE *f = fopen(path, "we");
@@ -426,10 +438,12 @@ static int write_results(struct bench *b)
                                     .agree = b->agree,
                                     .knee = b->steps.knee,
                                     .until = b->steps.until};
-    const char *json = b->given[JSON], *csv = b->given[CSV];
+    const char *json = b->given[JSON], *csv = b->given[CSV], *html = b->given[HTML];
     json_t *doc = report_json(&in);
     int status = json ? write_json(doc, json) : CMD_OK;
     if (csv && write_csv(&in, csv) != CMD_OK)
+        status = CMD_FAILED;
+    if (html && write_html(doc, html) != CMD_OK)
         status = CMD_FAILED;
     if (!json || strcmp(json, "-") != 0)
         report_print(doc, stdout);

@@ -2,10 +2,13 @@
 #ifndef INCIPIT_CMD_BENCH_H
 #define INCIPIT_CMD_BENCH_H
 
-/* What cmd_bench.c and cmd_bench_steps.c share: a load that is raised step by step. */
+/* What cmd_bench.c and its neighbours share: a load that is raised in steps; files. */
 
 #include <stdbool.h>
 
+#include <jansson.h>
+
+#include "base/buf.h"
 #include "load/runner.h"
 
 struct bench_steps {
@@ -30,5 +33,11 @@ void cmd_bench_settle(struct bench_steps *s, const struct runner_options *o);
 double cmd_bench_seconds_behind(const struct bench_steps *s,
                                 const struct runner_options *o,
                                 const struct runner_progress *p);
+
+/* The JSON of a file, a new reference; NULL after saying what is wrong. */
+json_t *cmd_bench_read(const char *command, const char *file);
+
+/* Writes a page to a file; the exit status, after saying what is wrong. */
+int cmd_bench_write(const char *command, const char *file, struct buf *page);
 
 #endif

@@ -42,8 +42,7 @@ static bool has_samples(const json_t *arm)
 
 static int check(const json_t *doc, const char *which, struct err *e)
 {
-    const char *schema = json_string_value(json_object_get(doc, "schema"));
-    if (!schema || strcmp(schema, REPORT_SCHEMA) != 0)
+    if (!report_is(doc))
         return err_set(e, ERR_FORMAT,
                        "%s file: no report of \"incipit bench --json\" (%s)", which,
                        REPORT_SCHEMA);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -340,4 +341,10 @@ json_t *report_json(const struct report_input *in)
     if (in->agree)
         json_object_set_new(out, "output", agree_json(in->agree));
     return out;
+}
+
+bool report_is(const json_t *doc)
+{
+    const char *schema = json_string_value(json_object_get(doc, "schema"));
+    return schema && strcmp(schema, REPORT_SCHEMA) == 0;
 }
