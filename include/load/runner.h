@@ -61,6 +61,8 @@ struct runner_options {
     unsigned concurrency; /* at least 1 */
     double rate;          /* of all arms together, a second; 0: closed loop */
     bool poisson;
+    double speed; /* above 0: an open loop at the workload's own times, so many times as
+                     fast, each arm at all of them; then no rate and no steps */
     uint64_t requests;    /* of an arm, in the run proper or a step; at least 1 */
     uint64_t duration_ms; /* of the same; 0: no limit */
     uint64_t warmup;      /* of an arm */

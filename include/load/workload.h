@@ -4,8 +4,19 @@
 
 /*
  * The requests of a benchmark. Generated: request i is a pure function of profile, seed
- * and i. From a file: JSON lines, in their order, from the beginning again behind the
- * last.
+ * and i. From a file (load/input.h says how its kind is seen), from the beginning again
+ * behind the last:
+ *
+ *   bodies          `{"messages": …}`, `{"prompt": …}`, or `{"body": {…}, "path": "/v1"}`
+ *                   ("url" for "path": batches of OpenAI), in their order. What a body
+ *                   does not say of model, stream and (with max_tokens) limit is put
+ *                   behind its members; nothing else is changed
+ *   conversations   each answer of the file is a request with all before it as history.
+ *                   `at_once` conversations have turns in rounds, in drawn order; where
+ *                   one is over, the next of the file takes its place. The answer's limit
+ *                   is a token for four bytes of the file's
+ *   traces, tables  texts with the lengths and shared blocks of the trace, times scale;
+ *                   other words in each pass. They have times: workload_due_us()
  *
  * Generated text is made of common short English words, which the vocabularies of most
  * models hold as one token each (with the space before it): n tokens are n words. What
@@ -26,7 +37,8 @@
  *            is not what the next turn needs
  *
  * An arm is one side of a comparison: the same lengths, groups and order, other words; so
- * nothing that one side computes helps the other. Lines of a file are the same for both.
+ * nothing that one side computes helps the other. Bodies and conversations of a file are
+ * the same for both.
  */
 
 #include <stdbool.h>
@@ -40,19 +52,26 @@
 #define WORKLOAD_MAX_TOKENS 1000000u /* of a text */
 #define WORKLOAD_MAX_GROUPS 10000u   /* documents or chats */
 #define WORKLOAD_MAX_ROUNDS 1000u    /* questions or turns */
-#define WORKLOAD_MAX_LINES 1000000u  /* of a file */
-#define WORKLOAD_MAX_LINE ((size_t)64 << 20)
+#define WORKLOAD_MAX_LINES 1000000u  /* requests of a file */
+#define WORKLOAD_MAX_AT_ONCE 100000u /* conversations */
+#define WORKLOAD_MIN_SCALE 0.001     /* of a trace */
+#define WORKLOAD_MAX_SCALE 1000.0
 
 struct workload;
 
 struct workload_options {
     const char *profile; /* "NAME[,key=N…]", NULL: short */
-    const char *file;    /* JSON lines instead of a profile, or NULL */
+    const char *file;    /* instead of a profile, or NULL */
     const char *model;   /* put where a body has none */
     uint64_t seed;
     bool stream;   /* put where a body does not say */
-    bool fixed;    /* generated bodies ask for answers that can be repeated: a seed */
+    bool fixed;    /* generated bodies, conversations and traces ask for answers that
+                            can be repeated: a seed */
     bool logprobs; /* and for log-probabilities of their tokens */
+    uint32_t max_tokens; /* no limit of an answer is above it, and a body without one gets
+                            it; 0: none */
+    uint32_t at_once;    /* conversations; 0: 8 */
+    double scale;        /* of a trace's lengths; 0: 1 */
 };
 
 struct workload_request {
@@ -74,11 +93,19 @@ void workload_free(struct workload *w); /* NULL is allowed */
 void workload_make(const struct workload *w, uint64_t i, uint32_t arm, struct buf *body,
                    struct workload_request *rq);
 
-/* One pass: the lines of a file, documents × questions, chats × turns, else 100. */
+/* One pass: the requests of a file, documents × questions, chats × turns, else 100. */
 uint64_t workload_pass(const struct workload *w);
 
-/* "shared,in=2000,ask=40,out=64,documents=8,questions=4"; "bodies" for a file. */
+/* "shared,in=2000,ask=40,out=64,documents=8,questions=4"; of a file what it is and a sum
+ * of its bytes: equal names and seeds are equal requests. */
 const char *workload_name(const struct workload *w);
+
+/* What the reader of a file has to tell a person, or NULL. */
+const char *workload_note(const struct workload *w);
+
+/* Whether it has times of its own: how long after request 0 is request `i` due? */
+bool workload_timed(const struct workload *w);
+uint64_t workload_due_us(const struct workload *w, uint64_t i);
 
 /* How a body at this path is answered. */
 enum prompt_api workload_api(const char *path);

@@ -21,16 +21,19 @@
 #include "cmd_bench.h"
 
 #define ASK_MS 5000
-#define OPEN_CONCURRENCY 500
 
 enum {
     PROFILE,
-    BODIES,
+    INPUT,
+    SCALE,
+    AT_ONCE,
+    MAX_TOKENS,
     REQUESTS,
     DURATION,
     CONCURRENCY,
     RATE,
     ARRIVALS,
+    SPEED,
     STEPS,
     SETTLE,
     GOOD,
@@ -56,14 +59,19 @@ enum {
 const struct cmd_flag cmd_bench_flags[] = {
     [PROFILE] = {"--profile", "NAME[,KEY=N…]", NULL,
                  "short, long-in, long-out, mix, shared, chat (short)"},
-    [BODIES] = {"--bodies", "FILE", NULL, "requests of your own, one JSON body a line"},
+    [INPUT] = {"--input", "FILE", NULL, "requests, conversations or a trace instead"},
+    [SCALE] = {"--scale", "S", NULL, "of a trace's lengths: 1/8, 0.5 (1)"},
+    [AT_ONCE] = {"--at-once", "N", NULL, "conversations that take turns (8)"},
+    [MAX_TOKENS] = {"--max-tokens", "N", NULL, "no answer may be longer"},
     [REQUESTS] = {"--requests", "N", NULL, "of each side (one pass of the profile)"},
     [DURATION] = {"--duration", "TIME", NULL, "send for so long: 30s, 5m"},
     [CONCURRENCY] = {"--concurrency", "N", NULL,
                      "requests under way (1; with --rate at most 500)"},
     [RATE] = {"--rate", "R[,R…]", NULL,
               "open loop: so many a second, answered or not; a list or 1..16x2: steps"},
-    [ARRIVALS] = {"--arrivals", "KIND", NULL, "of --rate: poisson or constant (poisson)"},
+    [ARRIVALS] = {"--arrivals", "KIND", NULL,
+                  "poisson, constant (of --rate), trace, none (by what there is)"},
+    [SPEED] = {"--speed", "X", NULL, "of a trace's times: 2 is twice as fast (1)"},
     [STEPS] = {"--steps", "N,N…", NULL,
                "raise the load: so many under way in each step; or 1..32x2, 2..10+2"},
     [SETTLE] = {"--settle", "N|TIME", NULL,
@@ -98,6 +106,8 @@ const struct cmd_flag cmd_bench_flags[] = {
 struct bench {
     const char **given;
     struct runner_options o;
+    struct workload_options wo;
+    struct bench_input_flags input;
     pid_t pids[RUNNER_ARMS][USAGE_MAX];
     struct bench_steps steps;
     struct verdict_limits good;
@@ -141,10 +151,6 @@ static bool take_time(const char **given, int flag, uint64_t *ms)
 static bool take_rate(const char **given, struct runner_options *o)
 {
     char *end = NULL;
-    const char *kind = given[ARRIVALS] ? given[ARRIVALS] : "poisson";
-    o->poisson = strcmp(kind, "poisson") == 0;
-    if (!o->poisson && strcmp(kind, "constant") != 0)
-        return bad_flag(ARRIVALS, kind, "kind: poisson, constant");
     if (!given[RATE] || o->n_steps)
         return true;
     o->rate = strtod(given[RATE], &end);
@@ -234,7 +240,8 @@ static bool take_options(struct bench *b)
 {
     const char **given = b->given;
     struct runner_options *o = &b->o;
-    uint64_t concurrency = given[RATE] ? OPEN_CONCURRENCY : 1, now = clock_mono_us();
+    uint64_t concurrency = given[RATE] ? BENCH_OPEN_CONCURRENCY : 1,
+             now = clock_mono_us();
     o->timeout_ms = 600000;
     o->keep_alive = !given[NO_KEEP_ALIVE];
     o->seed = draw_next(&now) >> 33;
@@ -246,13 +253,11 @@ static bool take_options(struct bench *b)
         !take_time(given, TIMEOUT, &o->timeout_ms))
         return false;
     o->concurrency = (unsigned)concurrency;
-    if (!take_load(b) || !take_good(b) || !take_check(b))
-        return false;
-    if (given[PROFILE] && given[BODIES]) {
-        fprintf(stderr, "incipit bench: --profile and --bodies exclude each other\n");
-        return false;
-    }
-    return true;
+    b->input = (struct bench_input_flags){
+        given[PROFILE],  given[INPUT], given[SCALE], given[AT_ONCE], given[MAX_TOKENS],
+        given[ARRIVALS], given[SPEED], given[RATE],  given[STEPS],   given[CONCURRENCY]};
+    return take_load(b) && take_good(b) && take_check(b) &&
+           cmd_bench_take_input(&b->input, &b->wo, o);
 }
 
 /* Adds "Name: value"; false where it is none. */
@@ -362,17 +367,16 @@ static int prepare(struct bench *b, struct err *e)
 {
     if (service_ask(b->loop, b->o.url[0], b->o.headers, ASK_MS, &b->facts, e))
         return e->code;
-    const struct workload_options wo = {.profile = b->given[PROFILE],
-                                        .file = b->given[BODIES],
-                                        .model = b->given[MODEL] ? b->given[MODEL]
-                                                                 : b->facts.model,
-                                        .seed = b->o.seed,
-                                        .stream = !b->given[NO_STREAM],
-                                        .fixed = b->agree != NULL,
-                                        .logprobs = b->agree && !b->given[NO_LOGPROBS]};
-    b->workload = workload_new(&wo, e);
-    if (!b->workload)
+    b->wo.model = b->given[MODEL] ? b->given[MODEL] : b->facts.model;
+    b->wo.seed = b->o.seed;
+    b->wo.stream = !b->given[NO_STREAM];
+    b->wo.fixed = b->agree != NULL;
+    b->wo.logprobs = b->agree && !b->given[NO_LOGPROBS];
+    b->workload = workload_new(&b->wo, e);
+    if (!b->workload || cmd_bench_choose_times(&b->input, b->workload, &b->o, e))
         return e->code;
+    if (workload_note(b->workload))
+        fprintf(stderr, "incipit bench: %s\n", workload_note(b->workload));
     if (!b->o.requests)
         b->o.requests =
             b->o.duration_ms ? RUNNER_MAX_REQUESTS : workload_pass(b->workload);

@@ -2,7 +2,8 @@
 #ifndef INCIPIT_CMD_BENCH_H
 #define INCIPIT_CMD_BENCH_H
 
-/* What cmd_bench.c and its neighbours share: a load that is raised in steps; files. */
+/* What cmd_bench.c and its neighbours share: what is sent and when; a load that is raised in
+ * steps; files. */
 
 #include <stdbool.h>
 
@@ -10,6 +11,20 @@
 
 #include "base/buf.h"
 #include "load/runner.h"
+
+#define BENCH_OPEN_CONCURRENCY 500
+
+/* The flags, NULL where absent. Says what is wrong and returns false. */
+struct bench_input_flags {
+    const char *profile, *input, *scale, *at_once, *max_tokens;
+    const char *arrivals, *speed, *rate, *steps, *concurrency;
+};
+bool cmd_bench_take_input(const struct bench_input_flags *f, struct workload_options *w,
+                          struct runner_options *o);
+
+/* Once it is known whether the input has times: whether they are those of the run. */
+int cmd_bench_choose_times(const struct bench_input_flags *f, const struct workload *w,
+                           struct runner_options *o, struct err *e);
 
 struct bench_steps {
     struct runner_step steps[RUNNER_MAX_STEPS];

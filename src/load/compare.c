@@ -92,13 +92,11 @@ static const json_t *series_of(const json_t *doc, const char *name)
     return json_object_get(json_object_get(arm_of(doc), "samples"), name);
 }
 
-/* The same requests, by their numbers; of a file nobody can say. */
+/* The same requests, by their numbers. */
 static bool same_requests(const json_t *a, const json_t *b)
 {
     const json_t *x = json_object_get(a, "settings"), *y = json_object_get(b, "settings");
-    const char *profile = json_string_value(json_object_get(x, "profile"));
-    return profile && strcmp(profile, "bodies") != 0 &&
-           json_equal(json_object_get(x, "profile"), json_object_get(y, "profile")) &&
+    return json_equal(json_object_get(x, "profile"), json_object_get(y, "profile")) &&
            json_equal(json_object_get(x, "seed"), json_object_get(y, "seed")) &&
            json_equal(series_of(a, "index"), series_of(b, "index"));
 }

@@ -291,22 +291,26 @@ static json_t *limits(const struct verdict_limits *l)
 static json_t *settings(const struct report_input *in)
 {
     const struct runner_options *o = in->options;
-    const bool open = (o->n_steps ? o->steps[0].rate : o->rate) > 0;
+    const bool at_rate = (o->n_steps ? o->steps[0].rate : o->rate) > 0;
     json_t *out = json_pack(
         "{s:s, s:I, s:s, s:I, s:I, s:o, s:I, s:b, s:b, s:f, s:o}", "profile",
         workload_name(in->workload), "seed", (json_int_t)o->seed, "loop",
-        open ? "open" : "closed", "concurrency", (json_int_t)o->concurrency, "requests",
-        (json_int_t)o->requests, "duration_s",
+        at_rate || o->speed > 0 ? "open" : "closed", "concurrency",
+        (json_int_t)o->concurrency, "requests", (json_int_t)o->requests, "duration_s",
         o->duration_ms ? json_real((double)o->duration_ms / 1000) : json_null(), "warmup",
         (json_int_t)o->warmup, "stream", in->stream, "keep_alive", o->keep_alive,
         "timeout_s", (double)o->timeout_ms / 1000, "good", limits(in->good));
-    if (open)
+    if (at_rate)
         json_object_set_new(out, "arrivals",
                             json_string(o->poisson ? "poisson" : "constant"));
     if (o->n_steps)
         report_step_settings(in, out);
-    else if (open)
+    else if (at_rate)
         json_object_set_new(out, "rate", json_real(o->rate));
+    if (o->speed > 0) {
+        json_object_set_new(out, "speed", json_real(o->speed));
+        json_object_set_new(out, "arrivals", json_string("trace"));
+    }
     return out;
 }
 

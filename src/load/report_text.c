@@ -162,6 +162,11 @@ static void print_settings(const json_t *doc, FILE *out)
             count_at(s, "seed"));
     if (json_object_get(s, "steps"))
         fprintf(out, "%s loop, step by step\n", text_at(s, "loop"));
+    else if (json_object_get(s, "speed"))
+        fprintf(out,
+                "open loop at the trace's times, %g times as fast, at most "
+                "%" JSON_INTEGER_FORMAT " under way\n",
+                real_at(s, "speed"), count_at(s, "concurrency"));
     else if (strcmp(text_at(s, "loop"), "open") == 0)
         fprintf(out,
                 "open loop, %g requests/s (%s), at most %" JSON_INTEGER_FORMAT

@@ -59,7 +59,7 @@ struct runner {
     uint64_t begun_us;
     struct arrivals arrivals;
     uint64_t next_us; /* when the next is due, from begun_us */
-    uint64_t next_index;
+    uint64_t first_index, next_index;
 
     /* Of its part. */
     enum part part;
@@ -212,6 +212,16 @@ static void start_flight(struct runner *r, uint64_t planned_us)
 
 /* ---- the plan ---------------------------------------------------------------------- */
 
+/* When the next request is due. To be asked once for each, in their order. */
+static uint64_t next_due_us(struct runner *r)
+{
+    if (r->stage->load.rate > 0)
+        return arrivals_next(&r->arrivals);
+    const uint64_t first = workload_due_us(r->workload, r->first_index);
+    return (uint64_t)((double)(workload_due_us(r->workload, r->next_index) - first) /
+                      r->o.speed);
+}
+
 /* With steps each part begins with words that no other part had. */
 static void begin_part(struct runner *r, enum part part)
 {
@@ -276,7 +286,7 @@ static void send_what_is_due(struct runner *r)
             return;
         }
         start_flight(r, due_us);
-        r->next_us = arrivals_next(&r->arrivals);
+        r->next_us = next_due_us(r);
     }
 }
 
@@ -339,12 +349,13 @@ static void begin_phase(struct runner *r, struct stage *stage, uint64_t requests
     const size_t step = stage == &r->warm ? 0 : (size_t)(stage - r->stages);
     r->stage = stage;
     r->requests = requests;
-    r->open_loop = stage->load.rate > 0;
+    r->open_loop = stage->load.rate > 0 || (r->o.speed > 0 && stage != &r->warm);
+    r->first_index = r->next_index;
     r->sent = r->ended = r->next_us = r->measured_from_us = r->measured_until_us = 0;
     arrivals_init(&r->arrivals, stage->load.rate, r->o.poisson,
                   step ? draw_key(r->o.seed, WHAT_STEP, step, 0) : r->o.seed);
     if (r->open_loop)
-        r->next_us = arrivals_next(&r->arrivals);
+        r->next_us = next_due_us(r);
     begin_usage(r);
     r->begun_us = loop_now_us(r->loop);
     begin_part(r, stage->load.settle || stage->load.settle_ms ? SETTLING : MEASURED);
@@ -454,7 +465,7 @@ static void plan_stages(struct runner *r)
     r->stages = mem_zalloc(r->n_stages * sizeof(*r->stages));
     for (size_t i = 0; i < r->n_stages; i++)
         r->stages[i].load = first[i];
-    r->warm.load.concurrency = first->rate > 0 ? 1 : first->concurrency;
+    r->warm.load.concurrency = first->rate > 0 || r->o.speed > 0 ? 1 : first->concurrency;
 }
 
 static void free_stage(struct stage *s)

@@ -31,17 +31,11 @@ static const struct profile profiles[] = {
 /* Of ten requests of the mix: the profiles of six, two and two. */
 static const uint8_t mixture[10] = {0, 0, 0, 0, 0, 0, 1, 1, 2, 2};
 
-/* What is drawn, each from its own state. */
-enum { WHAT_LENGTH = 1, WHAT_ORDER, WHAT_MIX, WHAT_TEXT, WHAT_ASK, WHAT_REPLY };
-
 struct workload {
+    struct workload_common common;
     struct profile p;
-    uint64_t seed;
-    bool stream, fixed, logprobs;
-    char *model; /* as JSON */
     char *name;
-    struct workload_line *lines; /* of a file */
-    uint64_t n_lines;
+    struct workload_source *source; /* a file instead of the profile, or NULL */
 };
 
 /* ---- profiles ---------------------------------------------------------------------- */
@@ -126,38 +120,86 @@ static int parse_profile(struct profile *p, const char *text, struct err *e)
     return rc;
 }
 
-static char *name_of(struct profile *p)
+static char *name_of(struct workload *w)
 {
     struct buf out = {0};
-    buf_append_str(&out, p->name);
-    for (size_t i = 0; i < N_KEYS; i++)
+    struct profile *p = &w->p;
+    buf_append_str(&out, w->source ? w->source->name : p->name);
+    for (size_t i = 0; !w->source && i < N_KEYS; i++)
         if (keys[i].kinds & IS(p->kind))
             buf_printf(&out, ",%s=%u", keys[i].name, *field_of(p, &keys[i]));
+    if (w->common.max_tokens)
+        buf_printf(&out, ",max-tokens=%u", w->common.max_tokens);
     return buf_take_str(&out);
 }
 
 /* ---- life -------------------------------------------------------------------------- */
 
+static int take_common(struct workload *w, const struct workload_options *o,
+                       struct err *e)
+{
+    json_t *model = json_string(o->model ? o->model : "default");
+    if (!model)
+        return err_set(e, ERR_INVALID, "the model's name is not UTF-8");
+    w->common = (struct workload_common){.model = json_dumps(model, JSON_ENCODE_ANY),
+                                         .seed = o->seed,
+                                         .max_tokens = o->max_tokens,
+                                         .fixed = o->fixed,
+                                         .logprobs = o->logprobs,
+                                         .stream = o->stream};
+    json_decref(model);
+    return 0;
+}
+
+/* Options that would do nothing. */
+static int refuse_idle(const struct workload_options *o, enum input_format f,
+                       struct err *e)
+{
+    if (o->at_once && f != INPUT_TALKS)
+        return err_set(e, ERR_INVALID, "--at-once is for conversations (--input)");
+    if (o->scale > 0 && f != INPUT_TRACE && f != INPUT_TABLE)
+        return err_set(e, ERR_INVALID, "--scale is for a trace (--input)");
+    return 0;
+}
+
+static int open_source(struct workload *w, const struct workload_options *o,
+                       struct err *e)
+{
+    struct input *in = input_open(o->file, e);
+    if (!in)
+        return e->code;
+    if (refuse_idle(o, input_format(in), e)) {
+        input_free(in);
+        return e->code;
+    }
+    switch (input_format(in)) {
+    case INPUT_BODIES:
+        w->source = workload_lines(o, &w->common, in, e);
+        break;
+    case INPUT_TALKS:
+        w->source = workload_talks(o, &w->common, in, e);
+        break;
+    case INPUT_TRACE:
+    case INPUT_TABLE:
+        w->source = workload_trace(o, &w->common, in, e);
+        break;
+    }
+    return w->source ? 0 : ERR_INVALID;
+}
+
 struct workload *workload_new(const struct workload_options *o, struct err *e)
 {
     struct workload *w = mem_zalloc(sizeof(*w));
-    json_t *model = json_string(o->model ? o->model : "default");
-    int rc = model ? 0 : err_set(e, ERR_INVALID, "the model's name is not UTF-8");
-    w->seed = o->seed;
-    w->stream = o->stream;
-    w->fixed = o->fixed;
-    w->logprobs = o->logprobs;
-    w->model = model ? json_dumps(model, JSON_ENCODE_ANY) : NULL;
-    json_decref(model);
+    int rc = take_common(w, o, e);
     if (rc == 0 && o->file)
-        rc = workload_lines(o, &w->lines, &w->n_lines, e);
-    else if (rc == 0)
+        rc = open_source(w, o, e);
+    else if (rc == 0 && (rc = refuse_idle(o, INPUT_BODIES, e)) == 0)
         rc = parse_profile(&w->p, o->profile ? o->profile : "short", e);
     if (rc) {
         workload_free(w);
         return NULL;
     }
-    w->name = o->file ? mem_strdup("bodies") : name_of(&w->p);
+    w->name = name_of(w);
     return w;
 }
 
@@ -165,12 +207,13 @@ void workload_free(struct workload *w)
 {
     if (!w)
         return;
-    for (uint64_t i = 0; i < w->n_lines; i++) {
-        free(w->lines[i].path);
-        free(w->lines[i].body);
+    if (w->source) {
+        w->source->free(w->source);
+        free(w->source->name);
+        free(w->source->note);
+        free(w->source);
     }
-    free(w->lines);
-    free(w->model);
+    free(w->common.model);
     free(w->name);
     free(w);
 }
@@ -180,12 +223,27 @@ const char *workload_name(const struct workload *w)
     return w->name;
 }
 
+const char *workload_note(const struct workload *w)
+{
+    return w->source ? w->source->note : NULL;
+}
+
 uint64_t workload_pass(const struct workload *w)
 {
-    if (w->lines)
-        return w->n_lines;
+    if (w->source)
+        return w->source->pass;
     const uint64_t pass = (uint64_t)w->p.groups * w->p.rounds;
     return pass > 1 || w->p.kind >= SHARED ? pass : 100;
+}
+
+bool workload_timed(const struct workload *w)
+{
+    return w->source && w->source->timed;
+}
+
+uint64_t workload_due_us(const struct workload *w, uint64_t i)
+{
+    return w->source->due_us(w->source, i);
 }
 
 enum prompt_api workload_api(const char *path)
@@ -212,7 +270,7 @@ enum prompt_api workload_api(const char *path)
 /* Evenly from 3/4 to 5/4 of `aim`, at least 1: the same for both arms. */
 static uint32_t length_of(const struct workload *w, uint32_t aim, uint64_t i, uint64_t j)
 {
-    uint64_t state = draw_key(w->seed, WHAT_LENGTH, i, j);
+    uint64_t state = draw_key(w->common.seed, WHAT_LENGTH, i, j);
     const uint32_t n = aim - aim / 4 + draw_below(&state, aim / 2 + 1);
     return n ? n : 1;
 }
@@ -227,7 +285,7 @@ static void put_message(struct buf *out, const char *role, uint64_t state, uint3
 static uint64_t text_key(const struct workload *w, uint32_t arm, uint64_t what,
                          uint64_t i, uint64_t j)
 {
-    return draw_key(w->seed, what + 16 * arm, i, j);
+    return draw_key(w->common.seed, what + 16 * arm, i, j);
 }
 
 /* Which of the groups has its turn at place `at` of a round: a shuffle by the seed. */
@@ -235,7 +293,7 @@ static uint32_t group_at(const struct workload *w, uint64_t round, uint32_t at)
 {
     const uint32_t n = w->p.groups;
     uint32_t *order = mem_array(n, sizeof(*order));
-    uint64_t state = draw_key(w->seed, WHAT_ORDER, round, 0);
+    uint64_t state = draw_key(w->common.seed, WHAT_ORDER, round, 0);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t j = draw_below(&state, i + 1);
         order[i] = order[j];
@@ -299,40 +357,49 @@ static void make_grouped(const struct workload *w, uint64_t i, uint32_t arm,
         make_chat(w, arm, out, rq);
 }
 
-static void take_line(const struct workload *w, uint64_t i, struct buf *body,
-                      struct workload_request *rq)
+uint32_t workload_limit(const struct workload_common *c, uint32_t out_tokens)
 {
-    const struct workload_line *line = &w->lines[i % w->n_lines];
-    rq->path = line->path;
-    rq->api = workload_api(line->path);
-    buf_append_str(body, line->body);
+    return c->max_tokens && c->max_tokens < out_tokens ? c->max_tokens : out_tokens;
+}
+
+void workload_chat_begin(struct buf *out, const struct workload_common *c)
+{
+    buf_printf(out, "{\"model\":%s,\"messages\":[", c->model);
+}
+
+void workload_chat_end(struct buf *out, const struct workload_common *c,
+                       uint32_t out_tokens)
+{
+    buf_printf(out, ",\"max_tokens\":%u,\"temperature\":0", out_tokens);
+    if (c->fixed)
+        buf_append_str(out, ",\"seed\":1");
+    if (c->logprobs)
+        buf_append_str(out, ",\"logprobs\":true");
+    if (c->stream)
+        buf_append_str(out,
+                       ",\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+    buf_append_char(out, '}');
 }
 
 void workload_make(const struct workload *w, uint64_t i, uint32_t arm, struct buf *body,
                    struct workload_request *rq)
 {
-    uint64_t state = draw_key(w->seed, WHAT_MIX, i, 0);
-    const struct profile *p =
-        w->p.kind == MIX ? &profiles[mixture[draw_below(&state, 10)]] : &w->p;
     *rq = (struct workload_request){
         .path = WORKLOAD_CHAT, .api = PROMPT_CHAT, .group = WORKLOAD_ALONE};
     buf_clear(body);
-    if (w->lines) {
-        take_line(w, i, body, rq);
+    if (w->source) {
+        w->source->make(w->source, i, arm, body, rq);
         return;
     }
-    buf_printf(body, "{\"model\":%s,\"messages\":[", w->model);
+    uint64_t state = draw_key(w->common.seed, WHAT_MIX, i, 0);
+    const struct profile *p =
+        w->p.kind == MIX ? &profiles[mixture[draw_below(&state, 10)]] : &w->p;
+    workload_chat_begin(body, &w->common);
     if (p->kind == ALONE)
         make_alone(w, p, i, arm, body, rq);
     else
         make_grouped(w, i, arm, body, rq);
-    buf_printf(body, "],\"max_tokens\":%u,\"temperature\":0", rq->out_tokens);
-    if (w->fixed)
-        buf_append_str(body, ",\"seed\":1");
-    if (w->logprobs)
-        buf_append_str(body, ",\"logprobs\":true");
-    if (w->stream)
-        buf_append_str(body,
-                       ",\"stream\":true,\"stream_options\":{\"include_usage\":true}");
-    buf_append_char(body, '}');
+    rq->out_tokens = workload_limit(&w->common, rq->out_tokens);
+    buf_append_char(body, ']');
+    workload_chat_end(body, &w->common, rq->out_tokens);
 }

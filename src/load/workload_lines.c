@@ -1,37 +1,36 @@
 /* SPDX-License-Identifier: MIT */
+
+/*
+ * Requests of one's own: a body, or a body in an envelope. A body stays where it lies in
+ * the file; what it lacks is written behind its last member, and nothing else changes.
+ */
+
 #include "workload_parts.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 
-/* By the body's shape, where the line names none. */
-static const char *path_of(const json_t *body)
-{
-    if (json_object_get(body, "messages"))
-        return WORKLOAD_CHAT;
-    return json_object_get(body, "prompt") ? "/v1/completions" : NULL;
-}
+enum lack { LACK_MODEL = 1, LACK_STREAM = 2, LACK_USAGE = 4, LACK_LIMIT = 8, EMPTY = 16 };
 
-/* What the body does not say: the model, and whether it is streamed. */
-static void complete(json_t *body, const char *path, const struct workload_options *o)
-{
-    const enum prompt_api api = workload_api(path);
-    if (!json_object_get(body, "model") && api != PROMPT_NATIVE)
-        json_object_set_new(body, "model", json_string(o->model ? o->model : "default"));
-    if (!o->stream || api == PROMPT_NONE || json_object_get(body, "stream"))
-        return;
-    json_object_set_new(body, "stream", json_true());
-    if ((api == PROMPT_CHAT || api == PROMPT_COMPLETIONS) &&
-        !json_object_get(body, "stream_options"))
-        json_object_set_new(body, "stream_options",
-                            json_pack("{s:b}", "include_usage", 1));
-}
+struct line {
+    const char *body; /* from { to } */
+    uint32_t len, lacks;
+    const char *path;
+};
+
+struct lines {
+    struct workload_source s;
+    struct input *in;
+    struct line *lines;
+    char **paths; /* those that are owned */
+    size_t n_paths;
+};
+
+/* ---- reading ----------------------------------------------------------------------- */
 
 /* A path goes into a request line as it is. */
 static bool is_path(const char *path)
@@ -44,77 +43,206 @@ static bool is_path(const char *path)
     return true;
 }
 
-static int take_line(const struct workload_options *o, json_t *doc,
-                     struct workload_line *line, struct err *e)
+/* Most lines have the path of the line before. */
+static const char *keep_path(struct lines *l, char *path)
 {
-    json_t *body = json_object_get(doc, "body");
-    const char *path = json_string_value(json_object_get(doc, "path"));
-    const bool wrapped = json_is_object(body);
-    if (!json_is_object(doc))
-        return err_set(e, ERR_FORMAT, "no JSON object");
-    if (!wrapped) {
-        body = doc;
-        path = NULL;
+    for (size_t i = l->n_paths; i-- > 0 && i + 8 >= l->n_paths;)
+        if (strcmp(l->paths[i], path) == 0) {
+            free(path);
+            return l->paths[i];
+        }
+    l->paths = mem_rearray(l->paths, l->n_paths + 1, sizeof(*l->paths));
+    return l->paths[l->n_paths++] = path;
+}
+
+/* `v`: the value of "path" or "url". */
+static int take_path(struct lines *l, const struct input_value *v, const char **out,
+                     struct err *e)
+{
+    char text[512];
+    struct jlex j;
+    struct jlex_token t;
+    jlex_init(&j, v->text);
+    if (jlex_next(&j, &t) != JLEX_STRING)
+        return err_set(e, ERR_FORMAT, "the path is no text");
+    const struct slice path = jlex_text(&j, &t, text, sizeof(text));
+    char *copy = path.ptr && path.len < sizeof(text) && !memchr(path.ptr, 0, path.len)
+                     ? mem_dup(path.ptr, path.len)
+                     : NULL;
+    if (!copy || !is_path(copy)) {
+        err_set(e, ERR_FORMAT, "\"%s\" is no path like /v1/completions",
+                copy ? copy : "…");
+        free(copy);
+        return ERR_FORMAT;
     }
-    if (!path)
-        path = path_of(body);
-    if (!path)
-        return err_set(e, ERR_FORMAT,
-                       "a body has \"messages\" or \"prompt\", or a \"path\" beside it");
-    if (!is_path(path))
-        return err_set(e, ERR_FORMAT, "\"%s\" is no path like /v1/completions", path);
-    complete(body, path, o);
-    line->path = mem_strdup(path);
-    line->body = json_dumps(body, JSON_COMPACT);
+    *out = keep_path(l, copy);
     return 0;
 }
 
-static bool is_blank(const char *text)
+/* What is around the body; a body alone is its own. */
+static int unwrap(struct lines *l, struct slice item, struct line *line,
+                  struct slice *body, struct err *e)
 {
-    return text[strspn(text, " \t\r\n")] == '\0';
-}
-
-static int add_line(const struct workload_options *o, const char *text, size_t len,
-                    struct workload_line **lines, uint64_t *n, struct err *e)
-{
-    json_error_t why;
-    if (is_blank(text))
+    static const char *const names[] = {"body", "path", "url", "method"};
+    struct input_value v[4];
+    if (input_members(item, names, 4, v, e))
+        return e->code;
+    *body = item;
+    line->path = NULL;
+    if (v[0].type != JLEX_OBJECT)
         return 0;
-    if (len > WORKLOAD_MAX_LINE || *n == WORKLOAD_MAX_LINES)
-        return err_set(e, ERR_LIMIT, "at most %u lines of %zu bytes", WORKLOAD_MAX_LINES,
-                       WORKLOAD_MAX_LINE);
-    json_t *doc = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
-    if (!doc)
-        return err_set(e, ERR_FORMAT, "%s", why.text);
-    if ((*n & (*n - 1)) == 0) /* full at each power of two */
-        *lines = mem_rearray(*lines, *n ? 2 * *n : 1, sizeof(**lines));
-    const int rc = take_line(o, doc, &(*lines)[*n], e);
-    *n += rc == 0;
-    json_decref(doc);
+    *body = v[0].text;
+    if (v[3].type == JLEX_STRING && !slice_eq_nocase(v[3].text, SLICE_LIT("\"POST\"")))
+        return err_set(e, ERR_UNSUPPORTED, "only requests with the method POST are sent");
+    if (v[1].type != JLEX_END || v[2].type != JLEX_END)
+        return take_path(l, v[1].type != JLEX_END ? &v[1] : &v[2], &line->path, e);
+    return 0;
+}
+
+enum { MESSAGES, PROMPT, MODEL, STREAM, OPTIONS, LIMITS, N_MEMBERS = LIMITS + 3 };
+
+static bool has(const struct input_value *v, int member)
+{
+    return v[member].type != JLEX_END;
+}
+
+static uint32_t lacks(const struct workload_common *c, const char *path,
+                      const struct input_value *v)
+{
+    const enum prompt_api api = workload_api(path);
+    const bool openai = api == PROMPT_CHAT || api == PROMPT_COMPLETIONS;
+    uint32_t out = 0;
+    if (!has(v, MODEL) && api != PROMPT_NATIVE)
+        out |= LACK_MODEL;
+    if (c->stream && api != PROMPT_NONE && !has(v, STREAM)) {
+        out |= LACK_STREAM;
+        if (openai && !has(v, OPTIONS))
+            out |= LACK_USAGE;
+    }
+    if (c->max_tokens && api != PROMPT_NONE && !has(v, LIMITS) && !has(v, LIMITS + 1) &&
+        !has(v, LIMITS + 2))
+        out |= LACK_LIMIT;
+    return out;
+}
+
+/* An object without a member. */
+static bool is_empty(struct slice body)
+{
+    size_t at = 1;
+    while (strchr(" \t\r\n", body.ptr[at]))
+        at++;
+    return body.ptr[at] == '}';
+}
+
+static int take_line(struct lines *l, struct slice item, struct line *line, struct err *e)
+{
+    static const char *const names[N_MEMBERS] = {"messages",
+                                                 "prompt",
+                                                 "model",
+                                                 "stream",
+                                                 "stream_options",
+                                                 "max_tokens",
+                                                 "max_completion_tokens",
+                                                 "n_predict"};
+    struct input_value v[N_MEMBERS];
+    struct slice body;
+    if (unwrap(l, item, line, &body, e) || input_members(body, names, N_MEMBERS, v, e))
+        return e->code;
+    if (!line->path && has(v, MESSAGES))
+        line->path = WORKLOAD_CHAT;
+    else if (!line->path && has(v, PROMPT))
+        line->path = "/v1/completions";
+    if (!line->path)
+        return err_set(e, ERR_FORMAT,
+                       "a body has \"messages\" or \"prompt\", or a \"path\" beside it");
+    line->body = body.ptr;
+    line->len = (uint32_t)body.len;
+    line->lacks = lacks(l->s.common, line->path, v);
+    if (is_empty(body))
+        line->lacks |= EMPTY;
+    return 0;
+}
+
+static int read_lines(struct lines *l, struct err *e)
+{
+    struct slice item;
+    uint64_t n = 0;
+    int rc;
+    while ((rc = input_next(l->in, &item, e)) > 0) {
+        struct line line;
+        if (n == INPUT_MAX_ITEMS)
+            rc = err_set(e, ERR_LIMIT, "more than %u requests", INPUT_MAX_ITEMS);
+        else
+            rc = take_line(l, item, &line, e);
+        if (rc)
+            return input_blame(l->in, e);
+        if ((n & (n - 1)) == 0) /* full at each power of two */
+            l->lines = mem_rearray(l->lines, n ? 2 * n : 1, sizeof(*l->lines));
+        l->lines[n++] = line;
+    }
+    l->s.pass = n;
     return rc;
 }
 
-int workload_lines(const struct workload_options *o, struct workload_line **lines,
-                   uint64_t *n, struct err *e)
+/* ---- requests ---------------------------------------------------------------------- */
+
+static void put_lacks(const struct workload_common *c, const struct line *line,
+                      enum prompt_api api, struct buf *out)
 {
-    char *text = NULL;
-    size_t room = 0;
-    uint64_t number = 0;
-    int rc = 0;
-    FILE *f = fopen(o->file, "re");
-    if (!f)
-        return err_errno(e, "%s", o->file);
-    for (ssize_t len; rc == 0 && (len = getline(&text, &room, f)) >= 0;) {
-        number++;
-        rc = add_line(o, text, (size_t)len, lines, n, e);
+    const char *comma = line->lacks & EMPTY ? "" : ",";
+    if (line->lacks & LACK_MODEL) {
+        buf_printf(out, "%s\"model\":%s", comma, c->model);
+        comma = ",";
     }
-    if (rc)
-        err_wrap(e, "%s:%" PRIu64, o->file, number);
-    else if (ferror(f))
-        rc = err_errno(e, "%s", o->file);
-    else if (*n == 0)
-        rc = err_set(e, ERR_INVALID, "%s holds no request", o->file);
-    fclose(f);
-    free(text);
-    return rc;
+    if (line->lacks & LACK_LIMIT) {
+        buf_printf(out, "%s\"%s\":%u", comma,
+                   api == PROMPT_NATIVE ? "n_predict" : "max_tokens", c->max_tokens);
+        comma = ",";
+    }
+    if (line->lacks & LACK_STREAM)
+        buf_printf(out, "%s\"stream\":true", comma);
+    if (line->lacks & LACK_USAGE)
+        buf_append_str(out, ",\"stream_options\":{\"include_usage\":true}");
+}
+
+static void make_line(const struct workload_source *s, uint64_t i, uint32_t arm,
+                      struct buf *body, struct workload_request *rq)
+{
+    const struct lines *l = (const struct lines *)s;
+    const struct line *line = &l->lines[i % s->pass];
+    (void)arm;
+    rq->path = line->path;
+    rq->api = workload_api(line->path);
+    rq->out_tokens = line->lacks & LACK_LIMIT ? s->common->max_tokens : 0;
+    buf_append(body, line->body, line->len - 1);
+    put_lacks(s->common, line, rq->api, body);
+    buf_append_char(body, '}');
+}
+
+static void free_lines(struct workload_source *s)
+{
+    struct lines *l = (struct lines *)s;
+    for (size_t i = 0; i < l->n_paths; i++)
+        free(l->paths[i]);
+    free(l->paths);
+    free(l->lines);
+    input_free(l->in);
+}
+
+struct workload_source *workload_lines(const struct workload_options *o,
+                                       const struct workload_common *c, struct input *in,
+                                       struct err *e)
+{
+    struct lines *l = mem_zalloc(sizeof(*l));
+    (void)o;
+    l->s = (struct workload_source){.common = c, .make = make_line, .free = free_lines};
+    l->in = in;
+    if (read_lines(l, e)) {
+        free_lines(&l->s);
+        free(l);
+        return NULL;
+    }
+    l->s.name =
+        mem_printf("bodies,requests=%" PRIu64 ",sum=%08x", l->s.pass, input_sum(in));
+    return &l->s;
 }

@@ -4,7 +4,7 @@
 #include "base/draw.h"
 
 /* 128 words: seven bits of each random number decide. */
-static const char *const words[128] = {
+static const char *const words[WORKLOAD_WORDS] = {
     "time",   "year",     "people",  "way",     "day",      "man",    "thing",
     "woman",  "life",     "child",   "world",   "school",   "state",  "family",
     "group",  "country",  "problem", "hand",    "part",     "place",  "case",
@@ -25,6 +25,11 @@ static const char *const words[128] = {
     "cover",  "light",    "field",   "plan",    "rate",     "north",  "south",
     "river",  "music",
 };
+
+const char *workload_word(uint32_t n)
+{
+    return words[n % WORKLOAD_WORDS];
+}
 
 void workload_words(struct buf *out, uint64_t state, uint32_t n)
 {

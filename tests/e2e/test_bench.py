@@ -274,7 +274,7 @@ class Requests(BenchCase):
         stub, lines = self.stub(), [{"messages": [{"role": "user", "content": "x"}], "k": 1},
                                     {"body": {"messages": [], "model": "m"}}]
         path = self.path("b.jsonl", "\n".join(map(json.dumps, lines)) + "\n")
-        report = self.report(stub.url, "--bodies", path)
+        report = self.report(stub.url, "--input", path)
         self.assertEqual(report["arms"][0]["outcomes"]["completed"], 2)
         more = {"stream": True, "stream_options": {"include_usage": True}}
         self.assertEqual(stub.requests, [{**lines[0], "model": "stub-model", **more},
@@ -284,14 +284,15 @@ class Requests(BenchCase):
         path = self.path("b.jsonl", "{}\n")
         url = "http://127.0.0.1:1"
         for status, words, *flags in (
-                (2, "rate from", "--rate", "0"), (2, "rate from", "--rate", "nan"),
+                (2, "from 0.001 to 100000", "--rate", "0"),
+                (2, "from 0.001", "--rate", "nan"),
                 (2, "from 1 to 10000", "--concurrency", "10001"),
                 (2, "no kind: poisson", "--arrivals", "x"),
                 (2, "time like 30s", "--duration", "5"),
                 (2, "no line \"Name: value\"", "--header", "x"),
-                (2, "exclude each other", "--profile", "mix", "--bodies", path),
+                (2, "exclude each other", "--profile", "mix", "--input", path),
                 (1, "did you mean \"chat\"", "--profile", "chatt"),
-                (1, "b.jsonl:1:", "--bodies", path)):
+                (1, "b.jsonl:1:", "--input", path)):
             with self.subTest(flags=flags):
                 self.assertIn(words, self.bench(url, *flags, status=status).stderr)
         self.assertIn("only http://", self.bench("https://x", status=1).stderr)

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "cmocka_all.h"
@@ -252,74 +251,6 @@ static void test_profiles_that_are_none_are_refused(void **state)
     workload_free(w);
 }
 
-/* ---- files ------------------------------------------------------------------------- */
-
-static struct workload *from_file(const char *text, bool stream, struct err *e)
-{
-    char path[] = "/tmp/incipit-test-XXXXXX";
-    const int fd = mkstemp(path);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    close(fd);
-    const struct workload_options o = {.file = path, .model = "m", .stream = stream};
-    struct workload *w = workload_new(&o, e);
-    unlink(path);
-    return w;
-}
-
-static void test_lines_are_completed_and_repeated(void **state)
-{
-    static const char lines[] =
-        "{\"messages\":[]}\n\n"
-        "{\"body\":{\"model\":\"x\",\"prompt\":\"a\",\"stream\":false}}\n"
-        "{\"path\":\"/v1/messages\",\"body\":{\"messages\":[]}}\n"
-        "{\"path\":\"/v1/embeddings\",\"body\":{\"input\":\"a\"}}";
-    static const char *const expected[] = {
-        ("{\"messages\":[],\"model\":\"m\",\"stream\":true,"
-         "\"stream_options\":{\"include_usage\":true}}"),
-        "{\"model\":\"x\",\"prompt\":\"a\",\"stream\":false}",
-        "{\"messages\":[],\"model\":\"m\",\"stream\":true}",
-        "{\"input\":\"a\",\"model\":\"m\"}"};
-    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions",
-                                        "/v1/messages", "/v1/embeddings"};
-    static const enum prompt_api apis[] = {PROMPT_CHAT, PROMPT_COMPLETIONS,
-                                           PROMPT_MESSAGES, PROMPT_NONE};
-    struct err e = {0};
-    struct workload_request rq;
-    struct workload *w = from_file(lines, true, &e);
-    (void)state;
-    assert_non_null(w);
-    assert_int_equal(workload_pass(w), 4);
-    for (uint64_t i = 0; i < 8; i++) {
-        struct buf b = {0};
-        workload_make(w, i, i & 1, &b, &rq);
-        char *text = buf_take_str(&b);
-        assert_string_equal(text, expected[i % 4]);
-        assert_string_equal(rq.path, paths[i % 4]);
-        assert_int_equal(rq.api, apis[i % 4]);
-        free(text);
-    }
-    workload_free(w);
-}
-
-static void test_lines_that_are_no_requests_are_named(void **state)
-{
-    static const struct {
-        const char *text, *part;
-    } bad[] = {{"{\"messages\":[]}\n{\"messages\":\n", ":2: "},
-               {"[1]\n", ":1: no JSON object"},
-               {"{\"input\":\"a\"}\n", "or a \"path\" beside it"},
-               {"{\"path\":\"v1 x\",\"body\":{}}\n", "is no path"},
-               {"{\"path\":\"/a\\r\\nX: y\",\"body\":{}}\n", "is no path"},
-               {"\n \n", "holds no request"}};
-    (void)state;
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        struct err e = {0};
-        assert_null(from_file(bad[i].text, true, &e));
-        if (!strstr(e.text, bad[i].part))
-            fail_msg("\"%s\" is not in \"%s\"", bad[i].part, e.text);
-    }
-}
-
 /* ---- arrivals ---------------------------------------------------------------------- */
 
 /* Counts within a window of a Poisson process have a variance as large as their mean. */
@@ -383,8 +314,6 @@ int main(void)
         cmocka_unit_test(test_a_turn_repeats_the_one_before),
         cmocka_unit_test(test_arms_differ_in_words_only),
         cmocka_unit_test(test_profiles_that_are_none_are_refused),
-        cmocka_unit_test(test_lines_are_completed_and_repeated),
-        cmocka_unit_test(test_lines_that_are_no_requests_are_named),
         cmocka_unit_test(test_poisson_counts_vary_as_they_should),
         cmocka_unit_test(test_arrivals_are_the_seed_s),
         cmocka_unit_test(test_constant_arrivals_do_not_drift),
