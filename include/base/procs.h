@@ -19,6 +19,9 @@
  * most `max`, returns how many. Several may share one. */
 size_t procs_listening(uint16_t port, pid_t *out, size_t max);
 
+/* The same for a UNIX socket that was bound to this path. */
+size_t procs_listening_at(const char *path, pid_t *out, size_t max);
+
 /* Adds the children of the first `n` processes of `pids`, their children and so on, where
  * they are not in it yet; returns how many it holds then, at most `max`. */
 size_t procs_descendants(pid_t *pids, size_t n, size_t max);

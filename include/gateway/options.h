@@ -44,12 +44,14 @@ enum options_admission { OPTIONS_ADMIT_ALL, OPTIONS_SECOND_SIGHT };
 enum options_admin_paths { OPTIONS_ADMIN_REFUSE, OPTIONS_ADMIN_RELAY };
 
 struct options_upstream {
-    char *url;  /* "http://HOST:PORT[/prefix]" */
+    char *url;  /* "http://HOST:PORT[/prefix]", https:// the same, "unix:/path" */
     char *name; /* in logs and metrics */
     int driver; /* enum options_driver */
     char *slot_dir;
     char *api_key_file;
     int credentials; /* enum options_credentials: what becomes of a client's */
+    char *tls_ca_file, *tls_name, *tls_cert_file, *tls_key_file; /* io/tls.h */
+    bool tls_verify;
 };
 
 /* Who may ask. */
@@ -77,8 +79,12 @@ struct options_warm {
 
 struct options {
     char *listen;
-    char *admin_listen; /* "": no admin listener */
+    uint64_t listen_mode; /* of the file, for UNIX sockets */
+    char *listen_owner;   /* "USER:GROUP"; "": not changed */
+    char *admin_listen;   /* "": no admin listener */
     char *admin_key_file;
+    uint64_t admin_listen_mode;
+    char *admin_listen_owner;
     struct options_key *keys;
     size_t n_keys;
     char *keys_file;

@@ -3,8 +3,8 @@
 #define INCIPIT_IO_CONN_H
 
 /*
- * A non-blocking TCP (or UNIX) connection with an input buffer, an output queue and
- * back-pressure. TCP_NODELAY is always set: each write leaves at once.
+ * A non-blocking TCP (or UNIX) connection, plain or with TLS, with an input buffer, an
+ * output queue and back-pressure. TCP_NODELAY is always set: each write leaves at once.
  *
  * Reading: bytes collect in the input buffer up to `input_max`, then reading pauses until
  * the owner consumes. While reading is paused (by the limit or by conn_pause()) the
@@ -28,6 +28,7 @@
 #include "base/slice.h"
 #include "io/addr.h"
 #include "io/loop.h"
+#include "io/tls.h"
 
 struct conn;
 
@@ -60,6 +61,12 @@ struct conn *conn_accepted(struct loop *l, int fd, conn_cb cb, void *arg);
 /* Starts connecting; CONN_CONNECTED or CONN_FAILED follows within timeout_ms. */
 struct conn *conn_connect(struct loop *l, const struct addr *to, uint64_t timeout_ms,
                           conn_cb cb, void *arg);
+
+/* The same with TLS, unless `tls` is NULL: connected is after the handshake, for which
+ * timeout_ms counts as well. A FIN that TLS has not announced is an error like a reset,
+ * and comes behind the data before it. `tls` must outlive the connection. */
+struct conn *conn_connect_tls(struct loop *l, const struct addr *to, struct tls *tls,
+                              uint64_t timeout_ms, conn_cb cb, void *arg);
 
 /* Changes who is told; used where a connection goes to or comes from a pool. Input that
  * is there already is not told again: look at conn_input(). */
@@ -112,6 +119,7 @@ bool conn_output_high(const struct conn *c); /* above CONN_OUTPUT_HIGH: hold bac
 bool conn_stale(const struct conn *c);
 
 int conn_error(const struct conn *c);        /* errno of the failure, 0 for a FIN */
+const char *conn_why(const struct conn *c);  /* the same for people; "" for a FIN */
 const char *conn_peer(const struct conn *c); /* "127.0.0.1:4711" */
 const struct addr *conn_peer_addr(const struct conn *c);
 uint64_t conn_bytes_in(const struct conn *c);

@@ -35,6 +35,7 @@
 #include <stdint.h>
 
 #include "io/loop.h"
+#include "io/tls.h"
 #include "load/agree.h"
 #include "load/tally.h"
 #include "load/usage.h"
@@ -56,6 +57,7 @@ struct runner_step {
 struct runner_options {
     const char *url[RUNNER_ARMS];    /* the second may be NULL */
     const char *headers;             /* complete lines, "" for none */
+    struct tls_options tls;          /* for https; `name` NULL: that of the URL */
     const struct runner_step *steps; /* borrowed; NULL: no steps, but the next two */
     size_t n_steps;
     unsigned concurrency; /* at least 1 */

@@ -28,6 +28,7 @@
 #include "base/err.h"
 #include "base/slice.h"
 #include "io/addr.h"
+#include "io/listener.h"
 #include "io/loop.h"
 #include "proto/http.h"
 
@@ -45,6 +46,7 @@ typedef bool (*front_check_cb)(void *arg, const struct http_head *h,
                                struct front_refusal *why);
 
 struct front_options {
+    const struct listener_file *file; /* of a UNIX socket; NULL: as umask has it */
     struct http_limits head;
     uint64_t body_bytes;     /* of one request; 413 beyond */
     uint64_t buffered_bytes; /* of all request bodies together; 503 beyond, 413 where one

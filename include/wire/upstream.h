@@ -18,6 +18,9 @@
  * fresh one (it had been closed under way); never otherwise, and never where it says so:
  * what is meant for one process of the engine must not reach the next.
  *
+ * An answer that has neither length nor chunks is whole where the engine has closed the
+ * connection in order (of TLS: said so, close_notify); a reset is no end.
+ *
  * An answer that arrives while the request is still being sent is handed on at once;
  * the rest is not sent and the connection is closed afterwards.
  */
@@ -29,25 +32,29 @@
 #include "base/slice.h"
 #include "io/addr.h"
 #include "io/loop.h"
+#include "io/tls.h"
 #include "proto/http.h"
 
 struct upstream;
 struct call;
 
 struct upstream_options {
-    const char *url; /* "http://HOST:PORT[/prefix][/]" */
+    const char *url; /* "http://HOST:PORT[/prefix][/]", https:// the same, "unix:/path" */
+    struct tls_options tls; /* for https; `name` NULL: HOST */
     uint64_t connect_ms, first_byte_ms, stall_ms;
     uint64_t pool_idle_ms;
     unsigned pool_max_requests, pool_max_idle;
     bool keep_streams;
 };
 
-/* Resolves the URL (blocking). NULL with `e` set where it is no http URL. */
+/* Resolves the URL (blocking), reads the files of `tls`. NULL with `e` set where one of
+ * them is wrong. */
 struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
                               struct err *e);
 void upstream_free(struct upstream *u); /* no calls may be left */
 
-/* "HOST:PORT" for the Host header, and the path prefix ("" or "/x", no slash behind). */
+/* "HOST:PORT" for the Host header ("localhost" for a UNIX socket), and the path prefix
+ * ("" or "/x", no slash behind). */
 const char *upstream_host(const struct upstream *u);
 const char *upstream_prefix(const struct upstream *u);
 const struct addr *upstream_addr(const struct upstream *u);

@@ -12,8 +12,9 @@
 
 #include "base/mem.h"
 
-#define MAX_SOCKETS 16 /* that listen on one port, on several addresses */
-#define LISTENS 0x0A   /* TCP_LISTEN in the tables */
+#define MAX_SOCKETS 16       /* that listen on one port, on several addresses */
+#define LISTENS 0x0A         /* TCP_LISTEN in the tables */
+#define UNIX_LISTENS 0x10000 /* __SO_ACCEPTCON in that of UNIX sockets */
 
 /* ---- ports ------------------------------------------------------------------------- */
 
@@ -77,11 +78,29 @@ static pid_t next_process(DIR *proc)
     return 0;
 }
 
-size_t procs_listening(uint16_t port, pid_t *out, size_t max)
+static size_t unix_inodes(const char *path, uint64_t *inodes)
 {
-    uint64_t inodes[MAX_SOCKETS];
-    size_t n_inodes = listening_inodes("/proc/net/tcp", port, inodes, 0), n = 0;
-    n_inodes = listening_inodes("/proc/net/tcp6", port, inodes, n_inodes);
+    char line[512], bound[256];
+    size_t n = 0;
+    FILE *f = fopen("/proc/net/unix", "re");
+    if (!f)
+        return 0;
+    while (n < MAX_SOCKETS && fgets(line, sizeof(line), f)) {
+        unsigned flags;
+        uint64_t inode;
+        /* "num: refs protocol flags type state inode path" */
+        if (sscanf(line, "%*s %*x %*x %x %*x %*x %" SCNu64 " %255[^\n]", &flags, &inode,
+                   bound) == 3 &&
+            (flags & UNIX_LISTENS) && strcmp(bound, path) == 0)
+            inodes[n++] = inode;
+    }
+    fclose(f);
+    return n;
+}
+
+static size_t owners(const uint64_t *inodes, size_t n_inodes, pid_t *out, size_t max)
+{
+    size_t n = 0;
     DIR *proc = n_inodes ? opendir("/proc") : NULL;
     for (pid_t pid; proc && n < max && (pid = next_process(proc));)
         if (owns_one(pid, inodes, n_inodes))
@@ -89,6 +108,20 @@ size_t procs_listening(uint16_t port, pid_t *out, size_t max)
     if (proc)
         closedir(proc);
     return n;
+}
+
+size_t procs_listening(uint16_t port, pid_t *out, size_t max)
+{
+    uint64_t inodes[MAX_SOCKETS];
+    size_t n = listening_inodes("/proc/net/tcp", port, inodes, 0);
+    n = listening_inodes("/proc/net/tcp6", port, inodes, n);
+    return owners(inodes, n, out, max);
+}
+
+size_t procs_listening_at(const char *path, pid_t *out, size_t max)
+{
+    uint64_t inodes[MAX_SOCKETS];
+    return owners(inodes, unix_inodes(path, inodes), out, max);
 }
 
 /* ---- one process ------------------------------------------------------------------- */

@@ -46,6 +46,8 @@ enum {
     HEADER,
     TIMEOUT,
     NO_KEEP_ALIVE,
+    TLS_CA,
+    TLS_NO_VERIFY,
     AB,
     CHECK_OUTPUT,
     NO_LOGPROBS,
@@ -88,6 +90,8 @@ const struct cmd_flag cmd_bench_flags[] = {
     [NO_KEEP_ALIVE] = {"--no-keep-alive", NULL, NULL,
                        "a new connection for each request (they are used again)"},
     [TIMEOUT] = {"--timeout", "TIME", NULL, "for the first byte, and between two (10m)"},
+    [TLS_CA] = {"--tls-ca", "FILE", NULL, "authorities (PEM) for https (the system's)"},
+    [TLS_NO_VERIFY] = {"--tls-no-verify", NULL, NULL, "take any certificate"},
     [AB] = {"--ab", "URL", NULL, "compare with this service, in turn"},
     [WATCH] =
         {"--watch", "PID[,PID…][:PID…]", NULL,
@@ -253,6 +257,8 @@ static bool take_options(struct bench *b)
         !take_time(given, TIMEOUT, &o->timeout_ms))
         return false;
     o->concurrency = (unsigned)concurrency;
+    o->tls.ca_file = given[TLS_CA];
+    o->tls.no_verify = given[TLS_NO_VERIFY] != NULL;
     b->input = (struct bench_input_flags){
         given[PROFILE],  given[INPUT], given[SCALE], given[AT_ONCE], given[MAX_TOKENS],
         given[ARRIVALS], given[SPEED], given[RATE],  given[STEPS],   given[CONCURRENCY]};
@@ -365,8 +371,10 @@ static void raise_descriptors(void)
 
 static int prepare(struct bench *b, struct err *e)
 {
-    if (service_ask(b->loop, b->o.url[0], b->o.headers, ASK_MS, &b->facts, e))
+    if (service_ask(b->loop, b->o.url[0], &b->o.tls, b->o.headers, ASK_MS, &b->facts, e))
         return e->code;
+    if (b->facts.why.code)
+        fprintf(stderr, "incipit bench: GET /v1/models: %s\n", b->facts.why.text);
     b->wo.model = b->given[MODEL] ? b->given[MODEL] : b->facts.model;
     b->wo.seed = b->o.seed;
     b->wo.stream = !b->given[NO_STREAM];

@@ -212,7 +212,9 @@ static int warm_files(const char **given, int n, char **files)
     const char *key_file = given[KEY_FILE] ? given[KEY_FILE] : "";
     char key[512];
     struct err e = {0};
-    char *url = mem_printf("http://%s%s", *admin == ':' ? "127.0.0.1" : "", admin);
+    char *url = strncmp(admin, "unix:", 5) == 0
+                    ? mem_strdup(admin)
+                    : mem_printf("http://%s%s", *admin == ':' ? "127.0.0.1" : "", admin);
     const struct upstream_options o = {.url = url,
                                        .connect_ms = 3000,
                                        .first_byte_ms = PATIENCE_MS,

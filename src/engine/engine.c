@@ -107,6 +107,7 @@ struct replica *replica_new(struct loop *l, struct workers *w, struct cache *c,
     r->authorization = mem_strdup(o->authorization ? o->authorization : "");
     r->o.name = r->name;
     r->o.url = r->o.upstream.url = NULL;
+    r->o.upstream.tls = (struct tls_options){0};
     r->o.slot_dir = r->slot_dir;
     r->o.authorization = r->authorization;
     r->mode = REPLICA_STARTING;

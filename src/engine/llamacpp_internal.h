@@ -371,9 +371,9 @@ double llama_prefill_ms(const struct llama *l, const struct llama_slot *but);
 
 /* procfind.c: what can be seen of the process that listens on this loopback port. Its
  * --slot-save-path, in `out`; false where it cannot be seen. */
-bool procfind_slot_dir(uint16_t port, char *out, size_t size);
+bool procfind_slot_dir(const struct addr *at, char *out, size_t size);
 /* Appends all of its options that begin with one of `names` (NULL ends them), and their
  * values, a NUL behind each. */
-void procfind_options(uint16_t port, const char *const *names, struct buf *out);
+void procfind_options(const struct addr *at, const char *const *names, struct buf *out);
 
 #endif

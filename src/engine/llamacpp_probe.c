@@ -237,9 +237,7 @@ static const char one_port[] =
 static void add_position_settings(struct probe *p)
 {
     static const char *const names[] = {"--rope", "--yarn", NULL};
-    const struct addr *a = upstream_addr(p->l->r->up);
-    if (addr_is_loopback(a))
-        procfind_options(addr_port(a), names, &p->identity);
+    procfind_options(upstream_addr(p->l->r->up), names, &p->identity);
     buf_append_char(&p->identity, '\0');
 }
 
@@ -435,8 +433,7 @@ static void on_template(struct probe *p, int status, json_t *doc)
         l->r->order = PROMPT_ORDER_TOOLS_LATE;
     if (!l->r->slot_dir) {
         char dir[1024];
-        if (addr_is_loopback(upstream_addr(l->r->up)) &&
-            procfind_slot_dir(addr_port(upstream_addr(l->r->up)), dir, sizeof(dir)))
+        if (procfind_slot_dir(upstream_addr(l->r->up), dir, sizeof(dir)))
             l->r->slot_dir = mem_strdup(dir);
     }
     if (l->r->slot_dir) {

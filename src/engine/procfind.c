@@ -4,7 +4,7 @@
 /*
  * `incipit serve --upstream URL` should do its main job without a second option. The API
  * does not tell where the engine keeps its slot files, but on the same host /proc does:
- * port → socket inode → process → command line → --slot-save-path.
+ * port or path → socket inode → process → command line → --slot-save-path.
  */
 
 #include <limits.h>
@@ -32,6 +32,14 @@ static const char *option_value(const char *args, size_t len, const char *name)
     return NULL;
 }
 
+/* The process that listens there; false where it cannot be seen. */
+static bool find_process(const struct addr *at, pid_t *pid)
+{
+    if (at->sa.ss_family == AF_UNIX)
+        return procs_listening_at(at->text + strlen("unix:"), pid, 1) == 1;
+    return addr_is_loopback(at) && procs_listening(addr_port(at), pid, 1) == 1;
+}
+
 static bool slot_dir_of(pid_t pid, char *out, size_t size)
 {
     char path[64], args[MAX_ARGS], cwd[PATH_MAX];
@@ -47,12 +55,12 @@ static bool slot_dir_of(pid_t pid, char *out, size_t size)
     return wrote > 0 && (size_t)wrote < size;
 }
 
-bool procfind_slot_dir(uint16_t port, char *out, size_t size)
+bool procfind_slot_dir(const struct addr *at, char *out, size_t size)
 {
     pid_t pid;
     struct stat st;
-    return procs_listening(port, &pid, 1) && slot_dir_of(pid, out, size) &&
-           stat(out, &st) == 0 && S_ISDIR(st.st_mode);
+    return find_process(at, &pid) && slot_dir_of(pid, out, size) && stat(out, &st) == 0 &&
+           S_ISDIR(st.st_mode);
 }
 
 static bool begins_with_one(const char *arg, const char *const *names)
@@ -63,11 +71,11 @@ static bool begins_with_one(const char *arg, const char *const *names)
     return false;
 }
 
-void procfind_options(uint16_t port, const char *const *names, struct buf *out)
+void procfind_options(const struct addr *at, const char *const *names, struct buf *out)
 {
     pid_t pid;
     char args[MAX_ARGS];
-    if (!procs_listening(port, &pid, 1))
+    if (!find_process(at, &pid))
         return;
     const size_t len = procs_args(pid, args, sizeof(args));
     for (const char *p = args; p < args + len; p += strlen(p) + 1) {

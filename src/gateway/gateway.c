@@ -171,35 +171,53 @@ static int open_replica(struct gateway *g, size_t i, struct err *e)
         .save_first = o->store_save_first,
         .retry_ms = o->store_retry_ms,
         .slot_ms = o->timeouts_slot_ms,
-        .upstream = {.connect_ms = o->timeouts_connect_ms,
+        .upstream = {.tls = {.name = u->tls_name,
+                             .ca_file = u->tls_ca_file,
+                             .cert_file = u->tls_cert_file,
+                             .key_file = u->tls_key_file,
+                             .no_verify = !u->tls_verify},
+                     .connect_ms = o->timeouts_connect_ms,
                      .first_byte_ms = o->timeouts_first_byte_ms,
                      .stall_ms = o->timeouts_stall_ms,
                      .pool_idle_ms = o->upstream_pool_idle_ms,
                      .pool_max_requests = (unsigned)o->upstream_pool_max_requests,
                      .pool_max_idle = (unsigned)o->upstream_pool_max_idle}};
     g->targets[i].credentials = u->credentials;
+    if (!u->tls_verify)
+        log_event(LOG_WARN, "tls-not-verified", "replica", "%s", u->name, "why", "%s",
+                  "upstreams.tls_verify is off: who is in between can read and change "
+                  "everything",
+                  NULL);
     g->targets[i].replica = replica_new(g->loop, g->workers, g->cache, &ro, e);
     return g->targets[i].replica ? 0 : e->code;
 }
 
-static struct front *listen_at(struct gateway *g, const char *where, const char *label,
+/* A place to listen at, by its options. */
+struct place {
+    const char *label, *where, *owner;
+    uint64_t mode;
+};
+
+static struct front *listen_at(struct gateway *g, const struct place *p,
                                front_request_cb cb, front_check_cb check, struct err *e)
 {
     struct front_options fo = front_limits(g->o);
     fo.check = check;
+    struct listener_file file = {.mode = (mode_t)p->mode};
     struct addr at;
-    if (addr_resolve(&at, where, e) != 0)
+    if (addr_resolve(&at, p->where, e) != 0 || listener_owner(&file, p->owner, e) != 0)
         return NULL;
     if (cb == on_admin_request && !*g->o->admin_key_file && !addr_is_loopback(&at)) {
         err_set(e, ERR_INVALID,
                 "admin.listen: %s is not on loopback, so everybody would get in: set "
                 "admin.key_file, or listen at 127.0.0.1",
-                where);
+                p->where);
         return NULL;
     }
+    fo.file = &file;
     struct front *f = front_open(g->loop, &at, &fo, cb, g, e);
     if (f) {
-        printf("%s on %s\n", label, front_addr(f)->text);
+        printf("%s on %s\n", p->label, front_addr(f)->text);
         fflush(stdout);
     }
     return f;
@@ -261,12 +279,15 @@ static int start(struct gateway *g, struct err *e)
     for (size_t i = 0; i < o->n_upstreams; i++)
         if (open_replica(g, i, e) != 0)
             return e->code;
-    g->front = listen_at(g, o->listen, "listening", on_request, may_ask, e);
+    const struct place clients = {"listening", o->listen, o->listen_owner,
+                                  o->listen_mode};
+    const struct place admin = {"admin", o->admin_listen, o->admin_listen_owner,
+                                o->admin_listen_mode};
+    g->front = listen_at(g, &clients, on_request, may_ask, e);
     if (!g->front)
         return e->code;
     if (*o->admin_listen) {
-        g->admin_front =
-            listen_at(g, o->admin_listen, "admin", on_admin_request, NULL, e);
+        g->admin_front = listen_at(g, &admin, on_admin_request, NULL, e);
         if (!g->admin_front)
             return e->code;
     }

@@ -41,14 +41,23 @@ static const char *const level_names[] = {"debug", "info", "warn", "error", NULL
 static const struct options_row rows[] = {
     {"listen", ADDRESS, AT(listen), "127.0.0.1:8090", 1, 120, NULL,
      "Where clients connect: HOST:PORT, [V6]:PORT, :PORT or unix:/path."},
+    {"listen_mode", MODE, AT(listen_mode), "0660", 0, 0777, NULL,
+     "Mode of the socket file, where it is unix:/path: who may write to it may connect."},
+    {"listen_owner", TEXT, AT(listen_owner), "", 0, 128, NULL,
+     "USER, USER:GROUP or :GROUP that it is given to; empty: who runs the gateway."},
     {"admin.listen", ADDRESS, AT(admin_listen), "127.0.0.1:8091", 0, 120, NULL,
      "Where health, metrics and cache pages are; empty for nowhere."},
     {"admin.key_file", TEXT, AT(admin_key_file), "", 0, 1024, NULL,
      "File with the key that the admin side asks for; needed off loopback."},
+    {"admin.listen_mode", MODE, AT(admin_listen_mode), "0600", 0, 0777, NULL,
+     "As listen_mode, of the admin socket."},
+    {"admin.listen_owner", TEXT, AT(admin_listen_owner), "", 0, 128, NULL,
+     "As listen_owner, of the admin socket."},
     {"upstream", URL, 0, "", 0, 1024, NULL,
      "The one engine, short for a list `upstreams` of one."},
     {"upstreams.url", URL, UP(url), "", 1, 1024, NULL,
-     "Address of the engine: http://HOST:PORT, and a path where its API lies below one."},
+     "Address of the engine: http(s)://HOST:PORT, and a path where its API lies below "
+     "one; or unix:/path."},
     {"upstreams.name", NAME, UP(name), "", 0, 64, NULL,
      "Its name in logs and metrics; HOST:PORT of the URL where none is given."},
     {"upstreams.driver", CHOICE, UP(driver), "auto", 0, 0, driver_names,
@@ -59,6 +68,16 @@ static const struct options_row rows[] = {
      "File with the key for the gateway's own requests to the engine."},
     {"upstreams.credentials", CHOICE, UP(credentials), "pass", 0, 0, credential_names,
      "What becomes of a client's key: pass it on, remove it, or replace it by that key."},
+    {"upstreams.tls_ca_file", TEXT, UP(tls_ca_file), "", 0, 1024, NULL,
+     "Certificate authorities (PEM) that may vouch for it; empty: the system's."},
+    {"upstreams.tls_name", NAME, UP(tls_name), "", 0, 253, NULL,
+     "Name that its certificate is for; empty: the host of the URL."},
+    {"upstreams.tls_cert_file", TEXT, UP(tls_cert_file), "", 0, 1024, NULL,
+     "Certificate of the gateway (PEM, with its chain), where the engine asks for one."},
+    {"upstreams.tls_key_file", TEXT, UP(tls_key_file), "", 0, 1024, NULL,
+     "Its private key (PEM, without password)."},
+    {"upstreams.tls_verify", SWITCH, UP(tls_verify), "on", 0, 0, NULL,
+     "Whether the certificate of an https engine is checked; off takes any."},
     {"keys.name", NAME, KY(name), "", 1, 64, NULL,
      "A key that clients may show, and must where there is any: its name, for the log."},
     {"keys.digest", TEXT, KY(digest), "", 0, 64, NULL,
@@ -359,11 +378,15 @@ void options_free(struct options *o)
 
 /* ---- setting ----------------------------------------------------------------------- */
 
-/* The name that nobody gave is HOST:PORT. */
+/* The name that nobody gave is HOST:PORT, or that of the socket file. */
 static void name_upstream(struct options_upstream *up)
 {
-    const char *host = up->url + strlen("http://");
+    const char *slashes = strstr(up->url, "://");
+    const char *host = slashes ? slashes + 3 : strrchr(up->url, '/') + 1;
     char *name = mem_dup(host, strcspn(host, "/"));
+    for (char *p = name; *p; p++)
+        if (!options_is_name_byte(*p))
+            *p = '-';
     name[strnlen(name, 64)] = '\0';
     free(up->name);
     up->name = name;
@@ -490,6 +513,21 @@ static int check_tenants(const struct options *o, struct err *e)
     return rc ? rc : check_ttls(o, e);
 }
 
+static int check_tls(const struct options_upstream *u, struct err *e)
+{
+    const bool tls = strncmp(u->url, "https://", 8) == 0;
+    if (!tls && (*u->tls_ca_file || *u->tls_name || *u->tls_cert_file ||
+                 *u->tls_key_file || !u->tls_verify))
+        return err_set(e, ERR_INVALID, "upstreams.tls_…: \"%.100s\" is not https://",
+                       u->url);
+    if (!*u->tls_cert_file != !*u->tls_key_file)
+        return err_set(e, ERR_INVALID,
+                       "upstreams.tls_cert_file and upstreams.tls_key_file of \"%.100s\" "
+                       "go together: one of them is missing",
+                       u->url);
+    return 0;
+}
+
 static int check_upstream(const struct options *o, size_t i, struct err *e)
 {
     const struct options_upstream *u = &o->upstreams[i];
@@ -506,7 +544,7 @@ static int check_upstream(const struct options *o, size_t i, struct err *e)
             return err_set(e, ERR_INVALID, "upstreams.url: \"%.100s\" is there twice",
                            u->url);
     }
-    return 0;
+    return check_tls(u, e);
 }
 
 static int check_warm(const struct options *o, struct err *e)

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/units.h"
+#include "io/addr.h"
 #include "options_table.h"
 #include "store/store.h"
 
@@ -37,8 +38,11 @@ static void format_number(enum options_kind_id kind, uint64_t value, struct buf 
         {TIME, HOUR, "h"},   {TIME, 60000, "m"},  {TIME, SECOND, "s"},
         {TIME, 1, "ms"},     {COUNT, 1, ""},      {POWER, 1, ""},
     };
-    if (kind == PERCENT) {
-        format_percent(value, b);
+    if (kind == PERCENT || kind == MODE) {
+        if (kind == PERCENT)
+            format_percent(value, b);
+        else
+            buf_printf(b, "%04o", (unsigned)value);
         return;
     }
     if (value == 0) {
@@ -107,11 +111,30 @@ static int read_text(const struct options_row *r, const char *value, void *field
     return 0;
 }
 
+/* "unix:/path"; a relative path would depend on where the gateway was started. */
+static bool is_unix(const char *value)
+{
+    return strncmp(value, "unix:/", 6) == 0;
+}
+
+static int read_unix(const struct options_row *r, const char *value, void *field,
+                     struct err *e)
+{
+    struct addr at;
+    const int rc = addr_resolve(&at, value, e); /* its path is not too long */
+    if (rc == 0)
+        return read_text(r, value, field, e);
+    err_wrap(e, "%s", r->key);
+    return rc;
+}
+
 /* "…:PORT" or "unix:/path". Names are resolved when it is listened on. */
 static int read_address(const struct options_row *r, const char *value, void *field,
                         struct err *e)
 {
-    if (*value && strncmp(value, "unix:/", 6) != 0) {
+    if (is_unix(value))
+        return read_unix(r, value, field, e);
+    if (*value) {
         const char *colon = strrchr(value, ':');
         uint64_t port;
         const bool bare_v6 = colon && *value != '[' && strchr(value, ':') != colon;
@@ -134,20 +157,23 @@ static bool is_host(const char *text)
     return len > 0 && *text != ':' && (text[len] == '\0' || text[len] == '/');
 }
 
+bool options_is_name_byte(char c)
+{
+    return c && strchr(name_bytes, c);
+}
+
 static int read_url(const struct options_row *r, const char *value, void *field,
                     struct err *e)
 {
-    static const char scheme[] = "http://";
-    if (strncmp(value, "https://", 8) == 0)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: https is not spoken to engines; put a proxy "
-                       "in between or use http://",
-                       r->key);
-    if (*value && (strncmp(value, scheme, strlen(scheme)) != 0 ||
-                   !is_host(value + strlen(scheme)) || strpbrk(value, "?#")))
+    const char *host = strncmp(value, "http://", 7) == 0    ? value + 7
+                       : strncmp(value, "https://", 8) == 0 ? value + 8
+                                                            : NULL;
+    if (is_unix(value))
+        return read_unix(r, value, field, e);
+    if (*value && (!host || !is_host(host) || strpbrk(value, "?#")))
         return err_set(e, ERR_INVALID,
                        "%s: \"%.60s\" is no URL of an engine; allowed: "
-                       "http://HOST:PORT[/path]",
+                       "http://HOST:PORT[/path], https://HOST:PORT[/path], unix:/path",
                        r->key, value);
     return read_text(r, value, field, e);
 }
@@ -193,6 +219,16 @@ static bool parse_percent(const char *text, uint64_t *hundredths)
     return strcmp(text, "%") == 0;
 }
 
+/* Octal, as chmod takes it. */
+static bool parse_mode(const char *text, uint64_t *mode)
+{
+    const size_t n = strlen(text);
+    if (n < 3 || n > 4 || text[strspn(text, "01234567")])
+        return false;
+    *mode = strtoul(text, NULL, 8);
+    return true;
+}
+
 static int read_number(const struct options_row *r, const char *value, void *field,
                        struct err *e)
 {
@@ -203,6 +239,7 @@ static int read_number(const struct options_row *r, const char *value, void *fie
         [COUNT] = {units_parse_count, "no whole number"},
         [POWER] = {units_parse_count, "no power of two"},
         [PERCENT] = {parse_percent, "no share like 5% or 0.5%"},
+        [MODE] = {parse_mode, "no mode of a file like 0660"},
         [BYTES] = {units_parse_bytes, "no size like 64MiB"},
         [TIME] = {units_parse_ms, "no time like 30s (units ms, s, m, h, d)"},
     };
@@ -295,6 +332,7 @@ const struct options_kind options_kinds[N_KINDS] = {
     [COUNT] = {"number", sizeof(uint64_t), read_number, write_number},
     [POWER] = {"power of two", sizeof(uint64_t), read_number, write_number},
     [PERCENT] = {"percent", sizeof(uint64_t), read_number, write_number},
+    [MODE] = {"mode", sizeof(uint64_t), read_number, write_number},
     [BYTES] = {"size", sizeof(uint64_t), read_number, write_number},
     [TIME] = {"time", sizeof(uint64_t), read_number, write_number},
     [SWITCH] = {"switch", sizeof(bool), read_switch, write_switch},

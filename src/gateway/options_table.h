@@ -29,6 +29,7 @@ enum options_kind_id {
     COUNT,
     POWER,   /* of two */
     PERCENT, /* hundredths of a percent */
+    MODE,    /* of a file, in octal */
     BYTES,
     TIME,
     SWITCH,
@@ -81,6 +82,9 @@ int options_find(const char *key);
 
 /* Number of the first key "NAME.…", or -1 where NAME is no group of keys. */
 int options_find_group(const char *name);
+
+/* What names may be made of. */
+bool options_is_name_byte(char c);
 
 /* ERR_NOT_FOUND with "did you mean". */
 int options_unknown(const char *key, struct err *e);

@@ -2,8 +2,10 @@
 #include "io/conn.h"
 
 /*
- *     CONNECTING ──► OPEN ──► LINGERING ──► DEAD (freed on the next turn)
- *         └──► FAILED ─────────────────────────▲
+ *     CONNECTING ──► SHAKING ──► OPEN ──► LINGERING ──► DEAD (freed on the next turn)
+ *         └──────────┴──► FAILED ──────────────────────▲
+ *
+ * SHAKING is the handshake of TLS, and left out without.
  *
  * Every road leads to settle(), which alone tells the owner what has changed and then
  * decides what to wait for. What a conn_ call finds out is told through kick(), on the
@@ -36,6 +38,7 @@
 #include "base/mem.h"
 #include "loop_private.h"
 #include "outq.h"
+#include "tls_stream.h"
 
 #define CONN_MAGIC 0x636f6e6eu
 #define READ_MAX ((size_t)64 << 10)
@@ -44,6 +47,7 @@
 
 enum conn_state {
     STATE_CONNECTING,
+    STATE_SHAKING,
     STATE_OPEN,
     STATE_FAILED,
     STATE_LINGERING,
@@ -55,6 +59,8 @@ struct conn {
     enum conn_state state;
     struct loop *loop;
     int fd;
+    struct tls *tls;           /* NULL: plain */
+    struct tls_stream *sealed; /* from SHAKING on, where it is not plain */
     struct event *event;
     short watching; /* flags that `event` is added with, 0 when it is not */
     conn_cb cb;
@@ -82,12 +88,17 @@ struct conn {
     struct loop_orphan orphan; /* linked while lingering */
     uint64_t linger_ms;
     size_t dropped;
-    bool half_closed;
+    bool half_closed, aborted;
 };
 
 static void on_event(evutil_socket_t fd, short what, void *arg);
 
 /* ---- what to wait for -------------------------------------------------------------- */
+
+static bool wants_write(const struct conn *c)
+{
+    return (c->output.len && !c->corked) || (c->sealed && tls_wants_write(c->sealed));
+}
 
 static bool may_read(const struct conn *c)
 {
@@ -136,7 +147,7 @@ static void watch(struct conn *c, short what)
 static void rewatch(struct conn *c)
 {
     if (may_read(c))
-        watch(c, EV_READ | EV_CLOSED | (c->output.len && !c->corked ? EV_WRITE : 0));
+        watch(c, EV_READ | EV_CLOSED | (wants_write(c) ? EV_WRITE : 0));
     else if (c->at_end && c->broken)
         watch(c, 0);
     else
@@ -151,7 +162,8 @@ static size_t send_pieces(struct conn *c, struct iovec *iov, int n)
     const struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n};
     ssize_t sent;
     do
-        sent = sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+        sent = c->sealed ? tls_send(c->sealed, iov, n)
+                         : sendmsg(c->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent < 0 && errno != EAGAIN)
         set_broken(c, errno);
@@ -189,17 +201,24 @@ static size_t send_at_once(struct conn *c, struct slice bytes)
     return sent;
 }
 
+static ssize_t receive(struct conn *c, void *bytes, size_t n)
+{
+    return c->sealed ? tls_recv(c->sealed, bytes, n)
+                     : recv(c->fd, bytes, n, MSG_DONTWAIT);
+}
+
 static void read_once(struct conn *c)
 {
     const size_t room = c->input_max - buf_len(&c->input);
     const size_t asked = room < READ_MAX ? room : READ_MAX;
-    const ssize_t n = recv(c->fd, buf_reserve(&c->input, asked), asked, MSG_DONTWAIT);
+    const ssize_t n = receive(c, buf_reserve(&c->input, asked), asked);
     if (n > 0) {
         buf_commit(&c->input, (size_t)n);
         c->bytes_in += (uint64_t)n;
         c->fresh = true;
-        /* Behind a FIN no more can come, so a short read was the last. */
-        c->at_end = c->peer_closed && (size_t)n < asked;
+        /* Behind a FIN no more can come, so a short read was the last; of TLS it was a
+         * record, and only its own end is one. */
+        c->at_end = c->peer_closed && (size_t)n < asked && !c->sealed;
     } else if (n == 0) {
         c->peer_closed = c->at_end = true;
     } else if (errno == EAGAIN) {
@@ -269,12 +288,20 @@ static bool tell_output(struct conn *c)
     return true;
 }
 
+/* There may be something to read that the kernel would not wake us for: whether it does
+ * for what is broken depends on what broke it, and it does not know of the rest of a
+ * record. */
+static bool reads_unasked(const struct conn *c)
+{
+    return may_read(c) && (c->broken || (c->sealed && tls_pending(c->sealed)));
+}
+
 static void settle(struct conn *c)
 {
     if (!tell_input(c) || !tell_output(c))
         return;
-    if (c->broken && may_read(c))
-        kick(c); /* whether the kernel would wake us depends on what broke it */
+    if (reads_unasked(c))
+        kick(c);
     rewatch(c);
 }
 
@@ -296,6 +323,25 @@ static void on_connect_timeout(void *arg)
     fail(arg, ETIMEDOUT);
 }
 
+static void open_up(struct conn *c)
+{
+    timer_stop(&c->timer);
+    c->state = STATE_OPEN;
+    send_queued(c);
+    if (tell(c, CONN_CONNECTED))
+        settle(c);
+}
+
+static void shake(struct conn *c)
+{
+    if (tls_handshake(c->sealed) == 0)
+        open_up(c);
+    else if (errno == EAGAIN)
+        watch(c, tls_wants_write(c->sealed) ? EV_WRITE : EV_READ);
+    else
+        fail(c, errno);
+}
+
 static void on_connected(struct conn *c)
 {
     int error = 0;
@@ -304,13 +350,13 @@ static void on_connected(struct conn *c)
         error = errno;
     if (error) {
         fail(c, error);
-        return;
+    } else if (c->tls) {
+        c->state = STATE_SHAKING;
+        c->sealed = tls_begin(c->tls, c->fd);
+        shake(c);
+    } else {
+        open_up(c);
     }
-    timer_stop(&c->timer);
-    c->state = STATE_OPEN;
-    send_queued(c);
-    if (tell(c, CONN_CONNECTED))
-        settle(c);
 }
 
 /* ---- lingering --------------------------------------------------------------------- */
@@ -342,6 +388,8 @@ static void linger(struct conn *c)
     const uint64_t before = c->bytes_out;
     send_queued(c);
     if (!c->output.len && !c->half_closed) {
+        if (c->sealed)
+            tls_say_end(c->sealed);
         shutdown(c->fd, SHUT_WR);
         c->half_closed = true;
         timer_start(&c->timer, c->linger_ms);
@@ -383,7 +431,7 @@ static void on_open_event(struct conn *c, short what)
         send_queued(c);
     if (!may_read(c))
         look_for_error(c);
-    else if (what & (EV_READ | EV_CLOSED))
+    else if ((what & (EV_READ | EV_CLOSED)) || (c->sealed && tls_wants_write(c->sealed)))
         read_once(c);
     settle(c);
 }
@@ -395,6 +443,9 @@ static void on_event(evutil_socket_t fd, short what, void *arg)
     switch (c->state) {
     case STATE_CONNECTING:
         on_connected(c);
+        break;
+    case STATE_SHAKING:
+        shake(c);
         break;
     case STATE_OPEN:
         on_open_event(c, what);
@@ -417,11 +468,12 @@ static void on_kick(void *arg)
     c->kicked = false;
     switch (c->state) {
     case STATE_CONNECTING: /* connect() refused at once */
+    case STATE_SHAKING:
         fail(c, c->error);
         break;
     case STATE_OPEN:
         send_queued(c);
-        if (c->broken && may_read(c))
+        if (reads_unasked(c))
             read_once(c);
         settle(c);
         break;
@@ -471,12 +523,19 @@ struct conn *conn_accepted(struct loop *l, int fd, conn_cb cb, void *arg)
 struct conn *conn_connect(struct loop *l, const struct addr *to, uint64_t timeout_ms,
                           conn_cb cb, void *arg)
 {
+    return conn_connect_tls(l, to, NULL, timeout_ms, cb, arg);
+}
+
+struct conn *conn_connect_tls(struct loop *l, const struct addr *to, struct tls *tls,
+                              uint64_t timeout_ms, conn_cb cb, void *arg)
+{
     const int fd =
         socket(to->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     int error = fd < 0 ? errno : 0;
     struct conn *c = new_conn(l, fd, cb, arg);
     c->state = STATE_CONNECTING;
     c->peer = *to;
+    c->tls = tls;
     timer_init(&c->timer, l, on_connect_timeout, c);
     timer_start(&c->timer, timeout_ms);
     if (!error && connect(fd, (const struct sockaddr *)&to->sa, to->len) != 0)
@@ -505,6 +564,9 @@ void conn_close(struct conn *c)
     loop_disown(c->loop, &c->orphan);
     timer_fini(&c->timer);
     event_free(c->event);
+    if (c->sealed && !c->aborted && !c->half_closed)
+        tls_say_end(c->sealed);
+    tls_end(c->sealed);
     if (c->fd >= 0)
         close(c->fd);
     outq_clear(&c->output);
@@ -516,6 +578,7 @@ void conn_abort(struct conn *c)
 {
     const struct linger reset = {.l_onoff = 1, .l_linger = 0};
     setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    c->aborted = true;
     conn_close(c);
 }
 
@@ -539,7 +602,7 @@ static void read_on(struct conn *c)
 {
     if (may_read(c) && !(c->watching & EV_READ))
         rewatch(c);
-    if (c->peer_closed && !c->told_ended)
+    if ((c->peer_closed && !c->told_ended) || reads_unasked(c))
         kick(c);
 }
 
@@ -639,6 +702,8 @@ bool conn_stale(const struct conn *c)
     char byte;
     if (c->state != STATE_OPEN || c->peer_closed || buf_len(&c->input))
         return true;
+    if (c->sealed)
+        return !tls_is_quiet(c->sealed);
     const ssize_t n = recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n >= 0 || (errno != EAGAIN && errno != EINTR);
 }
@@ -646,6 +711,15 @@ bool conn_stale(const struct conn *c)
 int conn_error(const struct conn *c)
 {
     return c->error;
+}
+
+const char *conn_why(const struct conn *c)
+{
+    if (c->state == STATE_FAILED && c->error == ETIMEDOUT && c->sealed)
+        return "the TLS handshake took too long (does it speak http:// there?)";
+    if (c->error && c->sealed && tls_why(c->sealed)[0])
+        return tls_why(c->sealed);
+    return c->error ? strerror(c->error) : "";
 }
 
 const char *conn_peer(const struct conn *c)

@@ -491,6 +491,7 @@ struct runner *runner_new(struct loop *l, const struct workload *w,
     for (unsigned i = 0; i < RUNNER_ARMS && o->url[i]; i++) {
         const struct upstream_options uo = {
             .url = o->url[i],
+            .tls = o->tls,
             .connect_ms = CONNECT_MS,
             .first_byte_ms = o->timeout_ms,
             .stall_ms = o->timeout_ms,

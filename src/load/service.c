@@ -21,7 +21,8 @@ static void on_answer(void *arg, int status, json_t *doc, const struct err *err)
 {
     struct asking *a = arg;
     const json_t *first = json_array_get(json_object_get(doc, "data"), 0);
-    (void)err;
+    if (err->code)
+        a->facts->why = *err;
     if (status == 200) {
         a->facts->model = text_of(first, "id");
         a->facts->engine = text_of(first, "owned_by");
@@ -29,10 +30,12 @@ static void on_answer(void *arg, int status, json_t *doc, const struct err *err)
     loop_stop(a->loop);
 }
 
-int service_ask(struct loop *l, const char *url, const char *headers, uint64_t timeout_ms,
-                struct service_facts *out, struct err *e)
+int service_ask(struct loop *l, const char *url, const struct tls_options *tls,
+                const char *headers, uint64_t timeout_ms, struct service_facts *out,
+                struct err *e)
 {
     const struct upstream_options o = {.url = url,
+                                       .tls = *tls,
                                        .connect_ms = timeout_ms,
                                        .first_byte_ms = timeout_ms,
                                        .stall_ms = timeout_ms};

@@ -25,7 +25,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "io/conn.h"
-#include "io/listener.h"
 #include "wire/peers.h"
 
 #define LINGER_MS 2000
@@ -470,7 +469,8 @@ struct front *front_open(struct loop *l, const struct addr *at,
     f->arg = arg;
     list_init(&f->clients);
     f->peers = peers_new();
-    f->listener = listener_open(l, at, on_accept, f, e);
+    f->o.file = NULL; /* not kept */
+    f->listener = listener_open_file(l, at, o->file, on_accept, f, e);
     if (!f->listener) {
         peers_free(f->peers);
         free(f);

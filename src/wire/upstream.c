@@ -24,7 +24,8 @@ struct upstream {
     struct loop *loop;
     struct upstream_options o;
     struct addr addr;
-    char host[128];
+    struct tls *tls; /* NULL: plain */
+    char host[256];
     char prefix[256];
     struct list idle;  /* pooled, most recently used first */
     struct list calls; /* under way */
@@ -68,47 +69,99 @@ struct call {
 static void on_conn(void *arg, struct conn *conn, enum conn_event event);
 static void open_call(struct call *c);
 
-static bool parse_url(struct upstream *u, const char *url, char *host_port, size_t size,
-                      struct err *e)
+/* The parts of "scheme://HOST[:PORT][/prefix]". */
+struct url_parts {
+    bool tls;
+    char name[256];      /* HOST, without brackets */
+    char host_port[300]; /* with the scheme's port where none was written */
+};
+
+static int refuse_url(const char *url, struct err *e)
 {
-    static const char scheme[] = "http://";
-    if (strncasecmp(url, scheme, sizeof(scheme) - 1) != 0) {
-        err_set(e, ERR_INVALID, "upstream \"%s\": only http://HOST:PORT is known", url);
-        return false;
-    }
-    const char *host = url + sizeof(scheme) - 1;
+    return err_set(e, ERR_INVALID,
+                   "upstream \"%.160s\": not http://HOST:PORT/prefix, "
+                   "https://HOST:PORT/prefix or unix:/path",
+                   url);
+}
+
+/* Length of the scheme with its slashes; 0 where it is none of ours. */
+static size_t scheme_of(const char *url, bool *tls)
+{
+    static const char plain[] = "http://", sealed[] = "https://";
+    *tls = strncasecmp(url, sealed, sizeof(sealed) - 1) == 0;
+    if (*tls)
+        return sizeof(sealed) - 1;
+    return strncasecmp(url, plain, sizeof(plain) - 1) == 0 ? sizeof(plain) - 1 : 0;
+}
+
+static int parse_url(struct upstream *u, const char *url, struct url_parts *parts,
+                     struct err *e)
+{
+    const size_t scheme = scheme_of(url, &parts->tls);
+    const char *host = url + scheme;
     const size_t n = strcspn(host, "/?#");
     size_t path = strlen(host + n);
-    if (n == 0 || n >= size || path >= sizeof(u->prefix) || strpbrk(host, "?#@ ")) {
-        err_set(e, ERR_INVALID, "upstream \"%s\": not a plain http://HOST:PORT/prefix",
-                url);
-        return false;
-    }
+    if (scheme == 0 || n == 0 || n >= sizeof(u->host) || path >= sizeof(u->prefix) ||
+        strpbrk(host, "?#@ "))
+        return refuse_url(url, e);
     memcpy(u->prefix, host + n, path + 1);
     while (path && u->prefix[path - 1] == '/')
         u->prefix[--path] = '\0';
     const char *v6 = memchr(host, ']', n), *port = v6 ? v6 : host;
-    const bool has_port = memchr(port, ':', (size_t)(host + n - port)) != NULL;
-    snprintf(host_port, size, "%.*s%s", (int)n, host, has_port ? "" : ":80");
+    const char *colon = memchr(port, ':', (size_t)(host + n - port));
+    const bool bracketed = v6 && *host == '[';
+    const char *end = bracketed ? v6 : colon ? colon : host + n;
+    snprintf(parts->host_port, sizeof(parts->host_port), "%.*s%s", (int)n, host,
+             colon        ? ""
+             : parts->tls ? ":443"
+                          : ":80");
+    snprintf(parts->name, sizeof(parts->name), "%.*s", (int)(end - host) - bracketed,
+             host + bracketed);
     snprintf(u->host, sizeof(u->host), "%.*s", (int)n, host);
-    return true;
+    return 0;
+}
+
+static int open_tls(struct upstream *u, const struct url_parts *parts, struct err *e)
+{
+    struct tls_options o = u->o.tls;
+    if (!o.name || !*o.name)
+        o.name = parts->name;
+    u->tls = tls_new(&o, e);
+    if (u->tls)
+        return 0;
+    err_wrap(e, "upstream https://%s", u->host);
+    return ERR_INVALID;
+}
+
+static int open_address(struct upstream *u, const char *url, struct err *e)
+{
+    struct url_parts parts = {0};
+    if (strncmp(url, "unix:", 5) == 0) {
+        snprintf(u->host, sizeof(u->host), "localhost");
+        return addr_resolve(&u->addr, url, e);
+    }
+    int rc = parse_url(u, url, &parts, e);
+    if (rc == 0)
+        rc = addr_resolve(&u->addr, parts.host_port, e);
+    if (rc == 0 && parts.tls)
+        rc = open_tls(u, &parts, e);
+    return rc;
 }
 
 struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
                               struct err *e)
 {
-    char host_port[120];
     struct upstream *u = mem_zalloc(sizeof(*u));
     u->loop = l;
     u->o = *o;
-    u->o.url = NULL; /* not kept */
     list_init(&u->idle);
     list_init(&u->calls);
-    if (!parse_url(u, o->url, host_port, sizeof(host_port), e) ||
-        addr_resolve(&u->addr, host_port, e) != 0) {
+    if (open_address(u, o->url, e) != 0) {
         free(u);
         return NULL;
     }
+    u->o.url = NULL; /* not kept, nor are its files */
+    u->o.tls = (struct tls_options){0};
     return u;
 }
 
@@ -145,6 +198,7 @@ void upstream_free(struct upstream *u)
         return;
     assert(list_empty(&u->calls));
     upstream_flush(u);
+    tls_free(u->tls);
     free(u);
 }
 
@@ -313,7 +367,8 @@ static void open_call(struct call *c)
         p->u = u;
         list_init(&p->link);
         timer_init(&p->expiry, u->loop, on_idle_expired, p);
-        p->conn = conn_connect(u->loop, &u->addr, u->o.connect_ms, on_conn, c);
+        p->conn =
+            conn_connect_tls(u->loop, &u->addr, u->tls, u->o.connect_ms, on_conn, c);
         u->stats.connects++;
         c->tries->connects++;
     }
@@ -353,10 +408,13 @@ struct call *call_start(struct upstream *u, const struct call_request *rq,
 }
 
 /* The connection is gone or useless before the answer was whole. */
-static void on_broken(struct call *c, const char *what, int error)
+static void on_broken(struct call *c, const char *what, const char *why)
 {
     struct err e = {0};
     struct upstream *u = c->u;
+    /* Before the connection goes, whose text it may be. */
+    err_set(&e, c->connected ? ERR_CLOSED : ERR_REFUSED, "%s%s%s", what, *why ? ": " : "",
+            why);
     if (c->reused && !c->answered && !c->retried && !c->once) {
         c->retried = true;
         u->stats.retries++;
@@ -368,8 +426,6 @@ static void on_broken(struct call *c, const char *what, int error)
         return;
     }
     note_lost(u);
-    err_set(&e, c->connected ? ERR_CLOSED : ERR_REFUSED, "%s%s%s", what,
-            error ? ": " : "", error ? strerror(error) : "");
     fail_call(c, &e);
 }
 
@@ -424,7 +480,7 @@ static bool step(struct call *c, enum http_event event, struct slice data)
         return false;
     case HTTP_HEAD:
         if (http_parser_head(c->parser)->status == 101) {
-            on_broken(c, "the engine switched protocols, unasked", 0);
+            on_broken(c, "the engine switched protocols, unasked", "");
             return false;
         }
         if (!is_interim(c))
@@ -445,7 +501,7 @@ static bool step(struct call *c, enum http_event event, struct slice data)
         return false;
     case HTTP_ERROR:
         http_parser_error(c->parser, &text);
-        on_broken(c, text, 0);
+        on_broken(c, text, "");
         return false;
     }
     return true;
@@ -480,11 +536,11 @@ static void read_answer(struct call *c)
     }
 }
 
-static void on_ended(struct call *c, int error)
+static void on_ended(struct call *c, const char *why)
 {
-    if (!c->answered || http_parser_eof(c->parser) != HTTP_END) {
+    if (!c->answered || *why || http_parser_eof(c->parser) != HTTP_END) {
         on_broken(c, "the engine closed the connection before its answer was complete",
-                  error);
+                  why);
         return;
     }
     c->closing = true;
@@ -513,10 +569,10 @@ static void on_conn(void *arg, struct conn *conn, enum conn_event event)
     case CONN_CLOSED: /* what it sent before may still be on its way here */
         break;
     case CONN_ENDED:
-        on_ended(c, conn_error(conn));
+        on_ended(c, conn_why(conn));
         break;
     case CONN_FAILED:
-        on_broken(c, "connecting to the engine failed", conn_error(conn));
+        on_broken(c, "connecting to the engine failed", conn_why(conn));
         break;
     }
 }

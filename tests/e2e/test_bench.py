@@ -295,7 +295,7 @@ class Requests(BenchCase):
                 (1, "b.jsonl:1:", "--input", path)):
             with self.subTest(flags=flags):
                 self.assertIn(words, self.bench(url, *flags, status=status).stderr)
-        self.assertIn("only http://", self.bench("https://x", status=1).stderr)
+        self.assertIn("not http://", self.bench("ftp://x", status=1).stderr)
         self.assertIn("cannot be written", self.bench(
             self.stub().url, "--requests", 1, "--csv", self.path("no/a"), status=1).stderr)
 

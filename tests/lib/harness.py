@@ -322,7 +322,7 @@ class Gateway:
     def __init__(self, folder, upstream, config=None, store=True, arguments=(), env=None):
         self.folder, self.config, self.env = folder, dict(config or {}), env
         self.arguments = list(arguments)
-        self.upstream = upstream
+        self.upstream = upstream     # None: the configuration has some
         self.slot_dir = os.path.join(folder, "slots")
         self.store_dir = os.path.join(folder, "store") if store else None
         self.child = None
@@ -332,8 +332,9 @@ class Gateway:
         self.exit_codes = [0]        # that a test puts up with
 
     def command(self):
-        out = [binary(), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-               "--upstream", self.upstream, "--slot-dir", self.slot_dir]
+        out = [binary(), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        if self.upstream:
+            out += ["--upstream", self.upstream, "--slot-dir", self.slot_dir]
         if self.store_dir:
             out += ["--store-dir", self.store_dir]
         if self.config:

@@ -208,11 +208,64 @@ static void test_listener_leaves_living_sockets_and_files_alone(void **state)
     struct stat st;
     struct listener *first = listen_at(text_of_path, NULL);
     assert_null(listen_at(text_of_path, &e));
-    assert_non_null(strstr(e.text, strerror(EADDRINUSE)));
+    assert_non_null(strstr(e.text, "another process listens there"));
     listener_close(first);
     close(open(path, O_CREAT | O_WRONLY, 0600));
+    e = (struct err){0};
+    assert_null(listen_at(text_of_path, &e));
+    assert_non_null(strstr(e.text, "a file that is no socket"));
+    assert_int_equal(lstat(path, &st), 0);
+    unlink(path);
+    assert_int_equal(symlink("/nowhere", path), 0);
     assert_null(listen_at(text_of_path, NULL));
     assert_int_equal(lstat(path, &st), 0);
+}
+
+static void test_listener_leaves_the_socket_of_another_alone_at_its_end(void **state)
+{
+    (void)state;
+    struct stat st;
+    struct listener *ln = listen_at(text_of_path, NULL);
+    unlink(path);
+    struct listener *other = listen_at(text_of_path, NULL);
+    listener_close(ln);
+    assert_int_equal(lstat(path, &st), 0);
+    listener_close(other);
+    assert_int_equal(lstat(path, &st), -1);
+}
+
+static void test_listener_file_has_its_mode_and_owner(void **state)
+{
+    (void)state;
+    struct addr at;
+    struct stat st;
+    struct listener_file f = {.mode = 0620};
+    char owner[40];
+    assert_int_equal(addr_resolve(&at, text_of_path, NULL), 0);
+    snprintf(owner, sizeof(owner), "%u:%u", getuid(), getgid());
+    assert_int_equal(listener_owner(&f, owner, NULL), 0);
+    assert_int_equal(f.uid, getuid());
+    assert_int_equal(f.gid, getgid());
+    struct listener *ln = listener_open_file(loop, &at, &f, on_accept, &loop, NULL);
+    assert_int_equal(lstat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0620);
+    listener_close(ln);
+}
+
+static void test_listener_owner_is_a_user_and_a_group(void **state)
+{
+    (void)state;
+    struct listener_file f;
+    struct err e = {0};
+    assert_int_equal(listener_owner(&f, "", NULL), 0);
+    assert_true(f.uid == (uid_t)-1 && f.gid == (gid_t)-1);
+    assert_int_equal(listener_owner(&f, ":root", NULL), 0);
+    assert_true(f.uid == (uid_t)-1 && f.gid == 0);
+    assert_int_equal(listener_owner(&f, "root", NULL), 0);
+    assert_true(f.uid == 0 && f.gid == (gid_t)-1);
+    assert_int_equal(listener_owner(&f, "no such one", &e), ERR_NOT_FOUND);
+    assert_non_null(strstr(e.text, "no user \"no such one\""));
+    assert_int_equal(listener_owner(&f, "root:no such one", NULL), ERR_NOT_FOUND);
 }
 
 static void test_listener_leaves_a_busy_unix_socket_alone(void **state)
@@ -307,6 +360,9 @@ int main(void)
         TEST_UNIX(test_listener_removes_its_unix_socket),
         TEST_UNIX(test_listener_replaces_a_unix_socket_that_nobody_listens_on),
         TEST_UNIX(test_listener_leaves_living_sockets_and_files_alone),
+        TEST_UNIX(test_listener_leaves_the_socket_of_another_alone_at_its_end),
+        TEST_UNIX(test_listener_file_has_its_mode_and_owner),
+        TEST(test_listener_owner_is_a_user_and_a_group),
         TEST_UNIX(test_listener_leaves_a_busy_unix_socket_alone),
         TEST(test_listener_without_descriptors_sleeps_tells_once_and_recovers),
     };

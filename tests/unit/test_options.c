@@ -394,13 +394,72 @@ static void test_options_urls_are_checked(void **state)
     static const char *const bad[] = {
         "h:1",        "http:/",      "http://",     "http://:80", "http:///x",
         "http://a b", "http://h/?q", "http://h/#f", "ftp://h",    "http://u:p@h:1",
-        "HTTP://h:1", "h",           "http://h\n"};
+        "https://",   "https://:1",  "unix:x",      "unix:",      "HTTP://h:1",
+        "h",          "http://h\n"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         if (options_set(&o, "upstreams.url", bad[i], NULL) == 0)
             fail_msg("is accepted: %s", bad[i]);
-    assert_int_equal(options_set(&o, "upstream", "https://h:1", &e), ERR_UNSUPPORTED);
     assert_int_equal(options_set(&o, "upstreams.url", "", NULL), ERR_LIMIT);
     assert_int_equal(o.n_upstreams, 0);
+}
+
+static void test_options_urls_name_upstreams(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {{"http://h:1/x", "h:1"},
+                                          {"https://h.example/x", "h.example"},
+                                          {"https://[::1]:8", "[::1]:8"},
+                                          {"unix:/run/a b/llama.sock", "llama.sock"},
+                                          {"unix:/run/a b", "a-b"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        assert_int_equal(options_set(&o, "upstream", rows[i][0], NULL), 0);
+        assert_string_equal(o.upstreams[0].name, rows[i][1]);
+        assert_int_equal(options_check(&o, &e), 0);
+    }
+}
+
+/* The path of a socket has 107 bytes at most. */
+static void test_options_unix_paths_are_not_too_long(void **state)
+{
+    (void)state;
+    char url[160] = "unix:/";
+    memset(url + 6, 'x', 106);
+    assert_int_equal(options_set(&o, "upstream", url, NULL), 0);
+    assert_int_equal(options_set(&o, "listen", url, NULL), 0);
+    url[6 + 106] = 'x';
+    assert_int_equal(options_set(&o, "upstream", url, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "108 bytes, at most 107 fit"));
+    assert_int_equal(options_set(&o, "admin.listen", url, NULL), ERR_INVALID);
+}
+
+static void test_options_modes_are_octal(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"", "66", "0888", "1777", "rw", "06600", "-660"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (options_set(&o, "listen_mode", bad[i], NULL) == 0)
+            fail_msg("is accepted: %s", bad[i]);
+    assert_int_equal(options_set(&o, "listen_mode", "0777", NULL), 0);
+    assert_int_equal(o.listen_mode, 0777);
+    assert_int_equal(options_set(&o, "listen_mode", "600", NULL), 0);
+    assert_int_equal(o.listen_mode, 0600);
+}
+
+static void test_options_of_TLS_are_for_https(void **state)
+{
+    (void)state;
+    assert_int_equal(options_set(&o, "upstream", "http://h:1", NULL), 0);
+    assert_int_equal(options_set(&o, "upstreams.tls_verify", "off", NULL), 0);
+    assert_int_equal(options_check(&o, &e), ERR_INVALID);
+    assert_non_null(strstr(e.text, "is not https://"));
+    e = (struct err){0};
+    assert_int_equal(options_set(&o, "upstream", "https://h:1", NULL), 0);
+    assert_true(o.upstreams[0].tls_verify);
+    assert_int_equal(options_set(&o, "upstreams.tls_cert_file", "c", NULL), 0);
+    assert_int_equal(options_check(&o, &e), ERR_INVALID);
+    e = (struct err){0};
+    assert_int_equal(options_set(&o, "upstreams.tls_key_file", "k", NULL), 0);
+    assert_int_equal(options_check(&o, &e), 0);
 }
 
 static void test_options_names_go_into_metrics_and_are_plain(void **state)
@@ -639,6 +698,10 @@ int main(void)
         TEST(test_options_broken_yaml_names_the_line),
         TEST(test_options_addresses_are_checked),
         TEST(test_options_urls_are_checked),
+        TEST(test_options_urls_name_upstreams),
+        TEST(test_options_unix_paths_are_not_too_long),
+        TEST(test_options_modes_are_octal),
+        TEST(test_options_of_TLS_are_for_https),
         TEST(test_options_names_go_into_metrics_and_are_plain),
         TEST(test_options_too_many_upstreams_are_refused),
         TEST(test_options_long_texts_are_refused_at_the_limit),

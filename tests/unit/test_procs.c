@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,6 +77,25 @@ static void test_procs_listening_finds_all_that_hold_the_socket(void **state)
     assert_int_equal(procs_listening(port, pids, 8), 1);
     close(fd);
     assert_int_equal(procs_listening(port, pids, 8), 0);
+}
+
+static void test_procs_listening_at_a_path(void **state)
+{
+    static const char path[] = "/tmp/incipit-test procs.sock";
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    pid_t pid;
+    (void)state;
+    memcpy(un.sun_path, path, sizeof(path));
+    unlink(path);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (const struct sockaddr *)&un, sizeof(un)), 0);
+    assert_int_equal(procs_listening_at(path, &pid, 1), 0); /* not yet */
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(procs_listening_at(path, &pid, 1), 1);
+    assert_int_equal(pid, getpid());
+    assert_int_equal(procs_listening_at("/tmp/incipit-test", &pid, 1), 0);
+    close(fd);
+    unlink(path);
 }
 
 /* A connection to the port is no listener. */
@@ -165,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_procs_listening_finds_all_that_hold_the_socket),
+        cmocka_unit_test(test_procs_listening_at_a_path),
         cmocka_unit_test(test_procs_listening_wants_a_listener),
         cmocka_unit_test(test_procs_descendants_are_found_once),
         cmocka_unit_test(test_procs_usage_tells_time_and_memory),

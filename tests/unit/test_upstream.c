@@ -952,6 +952,9 @@ static void test_url_gives_host_prefix_and_port(void **state)
     opens("http://127.0.0.1", "127.0.0.1", "", 80);
     opens("http://[::1]:8080/x", "[::1]:8080", "/x", 8080);
     opens("http://[::1]/x", "[::1]", "/x", 80);
+    opens("https://127.0.0.1", "127.0.0.1", "", 443);
+    opens("https://[::1]:8443/a/", "[::1]:8443", "/a", 8443);
+    opens("unix:/run/engine.sock", "localhost", "", 0);
 }
 
 static void test_url_that_is_none_is_refused(void **state)
@@ -959,7 +962,10 @@ static void test_url_that_is_none_is_refused(void **state)
     (void)state;
     static const char *const urls[] = {"",
                                        "127.0.0.1:80",
-                                       "https://127.0.0.1:80",
+                                       "ftp://127.0.0.1:80",
+                                       "unix:",
+                                       "https://",
+                                       "https://[::1",
                                        "http://",
                                        "http:///x",
                                        "http://u@127.0.0.1/",

@@ -12,6 +12,7 @@ BEGIN {
     for (i = 1; i <= n; i++) { split(pair[i], p, ":"); rank[p[1]] = p[2] }
 
     owner["event2/"] = "io"
+    owner["openssl/"] = "io"
     owner["llhttp.h"] = "proto"
     owner["xxhash.h"] = "prefix"
     owner["yaml.h"] = "gateway"
