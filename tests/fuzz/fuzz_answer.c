@@ -12,19 +12,6 @@
 
 #include "proto/answer.h"
 
-/* Ends that go up to that of the text. */
-static size_t check_units(const struct answer *a)
-{
-    struct slice text;
-    size_t n;
-    bool tokens;
-    const struct answer_unit *u = answer_units(a, &n, &text, &tokens);
-    for (size_t i = 0; i < n; i++)
-        assert(u[i].end <= text.len && (i == 0 || u[i].end >= u[i - 1].end));
-    assert(n == 0 || u[n - 1].end == text.len);
-    return n;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void nothing_begin(void *ctx, enum prompt_part part)
