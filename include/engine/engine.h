@@ -136,7 +136,7 @@ struct replica {
     const struct engine_driver *driver; /* NULL while it is being found out */
     void *state;
     enum replica_mode mode;
-    char mode_reason[200];
+    char mode_reason[256];
     enum prompt_order order; /* where its template puts the tools */
     struct hash128 seed;     /* of prompt pieces: names the model; none: not known yet */
     unsigned in_flight;      /* jobs admitted and not done */

@@ -58,6 +58,10 @@ struct slotfile {
     const unsigned char *tokens; /* n_tokens little-endian u32, maybe unaligned */
     uint32_t stream, seq;        /* where the cells were: stream, and their sequence id */
     uint32_t *order;             /* row of each token; NULL: they lie in order */
+    uint32_t window;       /* of a whole state: cells of a second cache, the last ones */
+    uint64_t window_bytes; /* of one of them, with its rows */
+    uint32_t first;        /* inside: position of the first token … */
+    const unsigned char *cells; /* … and where its cell is */
     struct slice k[SLOTFILE_MAX_LAYERS], v[SLOTFILE_MAX_LAYERS]; /* rows of each layer */
 };
 
@@ -78,14 +82,25 @@ int slotfile_parse_any(struct slotfile *f, struct slice bytes, uint32_t **order,
                        struct err *e);
 
 /*
- * The file of a model with recurrent layers, with or without attention layers beside
- * them: it cannot be cut, but put back whole. Only what proves that it is one is read,
- * the bytes of its state are not. Of `f` tokens and frame are set (n_layers is 0 without
- * attention; an empty slot has no tokens), order is NULL. ERR_UNSUPPORTED, ERR_FORMAT: it
- * is none; a file with two caches of attention is none (sliding windows: what is put back
- * of those may be used where it must not be, docs/slot-file.md).
+ * The file of a model whose state cannot be cut, but put back whole: with recurrent
+ * layers, with or without attention layers beside them; or with layers that look back
+ * over a window, which have a cache of their own with the last tokens alone. Only what is
+ * proof that it is one is read, not the bytes of a recurrent state, nor what stands
+ * behind. Of `f` tokens and frame are set (that of the layers that look back to the start;
+ * n_layers is 0 without any; an empty slot has no tokens), and the window's cells and
+ * their size; order is NULL. ERR_UNSUPPORTED, ERR_FORMAT: it is none.
  */
 int slotfile_parse_whole(struct slotfile *f, struct slice bytes, struct err *e);
+
+/*
+ * The same file with one cell more in its window, before the others. An engine goes on
+ * behind a state only if its window's first cell lies before what the next token looks
+ * back to, and files have exactly as many cells as that one is wide. No token that comes
+ * looks at the new cell, so its rows are zeros (docs/slot-file.md: tried). `out` has room
+ * for the file and window_bytes. ERR_UNSUPPORTED, and nothing written: the file has no
+ * window, or one that holds all of its tokens.
+ */
+int slotfile_pad_window(struct slice bytes, unsigned char *out);
 
 uint32_t slotfile_token(const struct slotfile *f, size_t i);
 

@@ -357,7 +357,9 @@ static struct lesson *lesson_of(struct llama *l, const struct job *job)
         ls->total_tokens += (uint32_t)f->predicted_n - 1;
     ls->known_tokens = llama_stored_tokens(l, ls);
     ls->admitted = admitted(l, job);
-    ls->saveable = !job->prompt->has_media && (!l->whole || llama_whole_ends(job));
+    ls->saveable =
+        !job->prompt->has_media &&
+        (!l->whole || (llama_whole_ends(job) && llama_whole_long(l, ls->total_tokens)));
     ls->keep = job->keep;
     return ls;
 }

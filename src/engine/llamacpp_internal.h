@@ -9,7 +9,8 @@
  *     llamacpp_place.c    which slot, and what is put back
  *     llamacpp_discover.c what do other gateways know of a prompt?
  *     llamacpp_slots.c    what the engine says of its slots
- *     llamacpp_probe.c    who is it, can it restore?
+ *     llamacpp_probe.c    who is it?
+ *     llamacpp_selftest.c can it restore?
  *     llamacpp_look.c     its files, for the probe
  *     llamacpp_identity.c which states belong together
  *     llamacpp_watch.c    is it still what it was?
@@ -169,7 +170,8 @@ struct llama {
 
     bool store_on; /* the self-test passed and it did not fail since */
     struct slotfile_frame *frame;
-    bool whole; /* states cannot be cut: they are kept and put back whole */
+    bool whole;      /* states cannot be cut: they are kept and put back whole */
+    uint32_t window; /* … where they are longer than this; 0: recurrent, of any length */
     struct whole_size whole_size;
     struct hash128 fingerprint;
     bool empties_idle; /* idle slots are emptied when a request begins on another one */
@@ -282,6 +284,8 @@ struct llama_look {
 
     struct slotfile_frame *frame;
     bool whole;        /* it cannot be cut, but might be put back as it is */
+    uint32_t window;   /* of a whole one: cells of its window; 0: has none */
+    struct buf parted; /* with a window: ids of a prompt that parts from it, "1,2,3" */
     struct buf layout; /* canonical bytes of it */
     struct hash128 rows, model, adapters;
     bool model_read; /* and all adapters */
@@ -328,6 +332,9 @@ uint32_t llama_whole_find(struct llama *l, const struct lesson *text,
                           struct tree_mark *at, size_t *n_pieces);
 void llama_whole_drop(struct llama *l, const struct job *job); /* the one just put back */
 bool llama_whole_ends(const struct job *job);
+/* Whether a state of so many tokens is of use: no engine goes on behind one that its
+ * window holds all of (docs/slot-file.md). */
+bool llama_whole_long(const struct llama *l, uint32_t tokens);
 /* Bytes in a file of so many tokens, whole or not. */
 uint64_t llama_state_bytes(const struct llama *l, uint32_t tokens);
 void llama_whole_learn_size(struct llama *l, uint64_t bytes, uint32_t tokens);

@@ -173,7 +173,8 @@ static void on_parsed(void *arg)
         fail(op, "another engine answers by now");
         return;
     }
-    if (!l->store_on || !slotfile_same_layout(&op->file->frame, l->frame)) {
+    if (!l->store_on || !slotfile_same_layout(&op->file->frame, l->frame) ||
+        op->file->window != l->window) {
         fail(op, "the saved slot has another layout than the probe had");
         return;
     }

@@ -38,13 +38,45 @@ static void write_cut(struct llama_look *k, const struct slotfile *f)
     free(tokens);
 }
 
+/* Writes the same slot with a cell more in its window. */
+static void write_padded(struct llama_look *k, const struct slotfile *f,
+                         struct slice bytes)
+{
+    const size_t size = bytes.len + (size_t)f->window_bytes;
+    unsigned char *out = mem_alloc(size);
+    slotfile_pad_window(bytes, out);
+    const int error = llama_scratch_write(k->cut_path, out, size);
+    if (error)
+        err_set(&k->err, ERR_IO, "writing to the slot directory: %s", strerror(error));
+    free(out);
+}
+
+/* All of its tokens but the last ones, and behind them others. */
+static void note_parted(struct llama_look *k, const struct slotfile *f)
+{
+    const uint32_t n = f->n_tokens - k->cut_tokens;
+    uint32_t other = 0;
+    while (other < n && slotfile_token(f, other) == slotfile_token(f, n))
+        other++;
+    buf_clear(&k->parted);
+    for (uint32_t i = 0; i < n; i++)
+        buf_printf(&k->parted, "%u,", slotfile_token(f, i));
+    buf_printf(&k->parted, "%u", slotfile_token(f, other));
+}
+
 /* What is put back as it is has to fit in all that the engine compares. */
 static void note_whole(struct llama_look *k, const struct slotfile *f, struct slice bytes)
 {
     buf_append_str(&k->layout, "whole");
     buf_append(&k->layout, &f->frame.streams, sizeof(f->frame.streams));
     buf_append(&k->layout, &f->frame.v_transposed, sizeof(f->frame.v_transposed));
+    buf_append(&k->layout, &f->window, sizeof(f->window));
     k->rows = chain_checksum(bytes);
+    k->window = f->window;
+    if (f->window && f->window < f->n_tokens) {
+        write_padded(k, f, bytes);
+        note_parted(k, f);
+    }
 }
 
 static void look_at_slot(struct llama_look *k, struct slice bytes)
@@ -107,6 +139,7 @@ static void read_models(struct llama_look *k)
 void llama_look(struct llama_look *k)
 {
     buf_clear(&k->layout);
+    k->window = 0;
     k->err = (struct err){0};
     k->model = k->adapters = k->rows = (struct hash128){0, 0};
     read_slot(k);

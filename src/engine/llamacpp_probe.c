@@ -1,27 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-#include "llamacpp_internal.h"
+#include "llamacpp_probe.h"
 
 /*
- * Who is there, and can it restore? One table of steps, each one control call; a reply
- * says which step is next.
+ * Who is there? A table of steps, each one control call; a reply says which step is next.
  *
  *     props → models → lora → slots → template → (slot directory known?)
- *         → erase → prompt → save → look (worker) → erase → restore → extend
- *         → beside → again → erase → tasks → attach (recover stored blocks) → ready in
- *         store mode
- *
- * Where a state cannot be cut (llamacpp_whole.c) its prompt goes on behind look, and is
- * compared with what goes on behind the same state, restored.
+ *         → can it restore (llamacpp_selftest.c)?
+ *         → tasks → attach (recover stored blocks) → ready in store mode
  *
  * Anything short of the end leaves the engine in observe mode with the reason. An engine
  * that does not answer, is loading, or whose slots are used by others is asked again; so
  * is one whose slots cannot be managed, since its next process may be another.
- *
- * The self-test saves a short prompt, restores it cut by a few tokens and sends it again:
- * reuse of exactly the cut, and the answer that the whole prompt got, is the proof; the
- * opposite is believed the second time, since others may use the engine as well. That
- * answer is also what tells engines apart (llamacpp_identity.c). Then a request runs
- * beside it, on another slot: are idle slots emptied meanwhile (--cache-idle-slots)?
  */
 
 #include <stdio.h>
@@ -32,27 +21,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-#define CUT_TOKENS 8
-#define MIN_TOKENS 32
-#define MAX_ADAPTERS 32
-#define MAX_TOKENS 4096       /* nobody cuts the prompt into so many */
 #define MAX_CONTEXT (1 << 30) /* of a slot; where the engine does not tell, too */
 #define PATIENCE 20           /* retries until jobs no longer wait for the probe */
-
-static const char probe_text[] =
-    "The tide tables of a small harbour are kept by hand. Every morning somebody reads "
-    "the "
-    "gauge at the inner pier, writes the height and the hour into a book with a blue "
-    "cover, "
-    "and compares both with the printed forecast. When the two differ by more than a "
-    "hand's "
-    "width, a note goes to the pilots, because a ship that counts on water which is not "
-    "there will sit on the bar until evening. The book is older than anyone who writes "
-    "in "
-    "it, and its first page says only that figures are to be written as they were seen.";
-
-/* Behind it, where a state is of use behind all of it only. */
-static const char probe_more[] = " Nobody knows who began it.";
 
 enum step {
     STEP_PROPS,
@@ -60,44 +30,8 @@ enum step {
     STEP_LORA,
     STEP_SLOTS,
     STEP_TEMPLATE,
-    STEP_ERASE,
-    STEP_PROMPT,
-    STEP_SAVE,
-    STEP_LOOK,
-    STEP_LEFT,
-    STEP_ERASE_AGAIN,
-    STEP_RESTORE,
-    STEP_EXTEND,
-    STEP_BESIDE,
-    STEP_AGAIN,
-    STEP_CLEAN,
     STEP_TASKS,
-    STEP_ATTACH,
     STEP_COUNT
-};
-
-struct probe {
-    struct llama *l;
-    enum step step;
-    struct ask *ask;
-    struct loop_timer retry;
-    bool stopped; /* a worker still has it; freed when it comes back */
-    bool working;
-    bool foreign;     /* another driver's business */
-    unsigned n_waits; /* for idle slots */
-
-    char model_path[1024], memo_name[64];
-    struct buf identity;                     /* what goes into the fingerprint */
-    json_t *adapters;                        /* as the engine lists them; NULL: none */
-    const char *adapter_paths[MAX_ADAPTERS]; /* in it */
-    int slot;                                /* where the self-test runs */
-    char *saved_path, saved_name[64], *cut_path, cut_name[64];
-    struct llama_look look;
-    struct llama_logits logits; /* of its prompt, computed */
-    struct llama_logits left;   /* of its prompt and more, in the slot left in place */
-    unsigned n_more;            /* what goes behind it, so many times */
-    bool doubted;               /* the self-test has failed once */
-    bool again;                 /* an engine that is in observe mode */
 };
 
 static void go(struct probe *p, enum step step);
@@ -115,6 +49,7 @@ static void free_probe(struct probe *p)
     timer_fini(&p->retry);
     buf_free(&p->identity);
     buf_free(&p->look.layout);
+    buf_free(&p->look.parted);
     json_decref(p->adapters);
     drop_file(&p->saved_path);
     drop_file(&p->cut_path);
@@ -135,12 +70,19 @@ void llama_probe_stop(struct llama *l)
         free_probe(p);
 }
 
-/* The end of the probe without store mode. */
-static void observe(struct probe *p, const char *why)
+bool llama_probe_worked(struct probe *p)
+{
+    const bool stopped = p->stopped;
+    p->working = false;
+    if (stopped)
+        free_probe(p);
+    return !stopped;
+}
+
+void llama_probe_observe(struct probe *p, const char *why)
 {
     struct llama *l = p->l;
-    replica_set_mode(l->r, REPLICA_OBSERVE, "%s",
-                     why); /* `why` may belong to the probe */
+    replica_set_mode(l->r, REPLICA_OBSERVE, "%s", why);
     llama_probe_stop(l);
     llama_retry_later(l);
     if (l->n_slots)
@@ -153,11 +95,10 @@ static void again_later(struct probe *p)
     timer_start(&p->retry, LLAMA_RETRY_MS);
 }
 
-/* Somebody else may have used the slot in between: what counts happens twice. */
-static void doubt(struct probe *p, const char *why)
+void llama_probe_doubt(struct probe *p, const char *why)
 {
     if (p->doubted) {
-        observe(p, why);
+        llama_probe_observe(p, why);
         return;
     }
     p->doubted = true;
@@ -324,7 +265,7 @@ static void on_lora(struct probe *p, int status, json_t *doc)
     p->adapters = n ? json_incref(doc) : NULL;
     l->has_adapters = n > 0;
     l->adapters = llama_adapters_digest(doc);
-    if (n > MAX_ADAPTERS) {
+    if (n > LLAMA_MAX_ADAPTERS) {
         leave_alone(p, "it has more adapters than can be told apart");
         return;
     }
@@ -368,7 +309,7 @@ static void wait_for_idle(struct probe *p)
     if (p->again) { /* another time */
         for (size_t i = 0; i < l->n_slots; i++)
             llama_forget(l, &l->slots[i]);
-        observe(p, l->r->mode_reason);
+        llama_probe_observe(p, l->r->mode_reason);
         return;
     }
     if (++p->n_waits == PATIENCE) {
@@ -442,174 +383,32 @@ static void on_template(struct probe *p, int status, json_t *doc)
         drop_file(&p->cut_path);
         p->saved_path = llama_scratch(l, p->saved_name);
         p->cut_path = llama_scratch(l, p->cut_name);
-        go(p, STEP_ERASE);
+        llama_selftest(p);
     } else {
-        observe(p, "the directory of --slot-save-path is not known: set slot_dir");
+        llama_probe_observe(
+            p, "the directory of --slot-save-path is not known: set slot_dir");
     }
 }
 
-/* ---- can it restore? --------------------------------------------------------------- */
-
-static void on_erase(struct probe *p, int status, json_t *doc)
-{
-    (void)doc;
-    if (status == 501)
-        observe(p, "the engine was started without --slot-save-path");
-    else if (status != 200)
-        observe(p, "the engine refuses to erase a slot");
-    else
-        go(p, p->step == STEP_ERASE ? STEP_PROMPT : STEP_RESTORE);
-}
-
-static void on_prompt(struct probe *p, int status, json_t *doc)
-{
-    json_t *t = json_object_get(doc, "timings");
-    const json_int_t n = json_integer_value(json_object_get(t, "prompt_n"));
-    p->look.n_tokens = (uint32_t)n;
-    llama_logits_read(doc, &p->logits);
-    if (status != 200 || n < MIN_TOKENS || n > MAX_TOKENS)
-        observe(p, "the self-test's prompt did not run");
-    else
-        go(p, STEP_SAVE);
-}
-
-static void on_save(struct probe *p, int status, json_t *doc)
-{
-    const json_int_t n = json_integer_value(json_object_get(doc, "n_saved"));
-    p->look.written = (uint64_t)json_integer_value(json_object_get(doc, "n_written"));
-    if (status != 200)
-        observe(p, status == 501 ? "the engine was started without --slot-save-path"
-                                 : "the engine could not save a slot");
-    else if (n != (json_int_t)p->look.n_tokens)
-        doubt(p, "a saved slot does not hold exactly its prompt");
-    else
-        go(p, STEP_LOOK);
-}
-
-static void run_look(void *arg)
-{
-    struct probe *p = arg;
-    llama_look(&p->look);
-}
-
-static void on_looked(void *arg)
-{
-    struct probe *p = arg;
-    p->working = false;
-    if (p->stopped)
-        free_probe(p);
-    else if (p->look.err.code)
-        observe(p, p->look.err.text);
-    else
-        go(p, p->look.whole ? STEP_LEFT : STEP_ERASE_AGAIN);
-}
-
-/* A whole state is of use behind all of it: its prompt goes on. */
-static void on_left(struct probe *p, int status, json_t *doc)
-{
-    llama_logits_read(doc, &p->left);
-    if (status != 200)
-        observe(p, "the self-test's prompt did not run");
-    else
-        go(p, STEP_ERASE_AGAIN);
-}
-
-/* Tokens that are restored. */
-static uint32_t restored(const struct probe *p)
-{
-    return p->look.whole ? p->look.n_tokens : p->look.n_tokens - CUT_TOKENS;
-}
-
-static void on_restore(struct probe *p, int status, json_t *doc)
-{
-    const json_int_t n = json_integer_value(json_object_get(doc, "n_restored"));
-    if (status != 200 || n != (json_int_t)restored(p))
-        observe(p, "the self-test's slot file was not restored");
-    else
-        go(p, STEP_EXTEND);
-}
-
-/* Both were computed by the same process, in batches of another shape; that alone moves
- * models of noise by more than what tells two engines apart. */
-static bool same_answer(const struct llama_logits *before, json_t *doc)
-{
-    struct llama_logits now;
-    llama_logits_read(doc, &now);
-    return !before->n || llama_logits_agree(before, &now, LLAMA_ANSWER_TOLERANCE);
-}
-
-static void on_extend(struct probe *p, int status, json_t *doc)
-{
-    char why[160];
-    json_t *t = json_object_get(doc, "timings");
-    const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
-    const uint32_t wanted = restored(p);
-    if (status != 200 || n != (json_int_t)wanted) {
-        snprintf(why, sizeof(why), "restored slots are not reused (%lld of %u tokens)",
-                 (long long)n, wanted);
-        doubt(p, why);
-    } else if (!same_answer(p->look.whole ? &p->left : &p->logits, doc)) {
-        doubt(p, "restored slots are reused and give other answers");
-    } else {
-        p->l->empties_idle = false;
-        go(p, p->l->n_slots > 1 ? STEP_BESIDE : STEP_CLEAN);
-    }
-}
-
-static void on_beside(struct probe *p, int status, json_t *doc)
-{
-    (void)doc;
-    if (status == 200)
-        go(p, STEP_AGAIN);
-    else
-        doubt(p, "the self-test's second prompt did not run");
-}
-
-static void on_again(struct probe *p, int status, json_t *doc)
-{
-    json_t *t = json_object_get(doc, "timings");
-    const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
-    p->l->empties_idle = status == 200 && n < (json_int_t)p->look.n_tokens / 2;
-    go(p, STEP_CLEAN);
-}
-
-static void on_clean(struct probe *p, int status, json_t *doc)
-{
-    (void)doc;
-    if (status == 200)
-        p->l->slots[p->slot].whose = LLAMA_NOBODY;
-    go(p, STEP_TASKS);
-}
-
-/* The self-test's own tasks are known from the start. What two processes have answered
- * in turns is the test of neither. */
-static void on_tasks(struct probe *p, int status, json_t *doc)
-{
-    struct llama *l = p->l;
-    if (status != 200 || !llama_read_slots(l, doc) || l->suspect) {
-        again_later(p);
-        return;
-    }
-    l->slots[p->slot].unseen = false;
-    go(p, STEP_ATTACH);
-}
+/* ---- it can restore ---------------------------------------------------------------- */
 
 static void on_attached(void *arg, size_t n_blocks)
 {
     struct probe *p = arg;
     struct llama *l = p->l;
-    p->working = false;
-    if (p->stopped) {
-        free_probe(p);
+    if (!llama_probe_worked(p))
         return;
-    }
     l->store_on = true;
     l->failures_in_row = l->retries = 0;
     llama_probe_stop(l);
-    replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known%s%s", n_blocks,
+    char beyond[64] = "";
+    if (l->window)
+        snprintf(beyond, sizeof(beyond), " (beyond its window of %u tokens)", l->window);
+    replica_set_mode(l->r, REPLICA_STORE, "%zu blocks known%s%s%s%s", n_blocks,
                      l->whole ? "; states of this model cannot be cut: chats are kept "
-                                "whole, other prompts are not"
+                                "whole"
                               : "",
+                     beyond, l->whole ? ", other prompts are not" : "",
                      l->empties_idle ? "; the engine empties idle slots when a request "
                                        "begins: --no-cache-idle-slots keeps them"
                                      : "");
@@ -638,6 +437,7 @@ static void attach(struct probe *p)
     l->fingerprint = llama_fingerprint(store, buf_slice(&p->identity), &p->logits);
     *l->frame = *p->look.frame;
     l->whole = p->look.whole;
+    l->window = p->look.window;
     l->whole_size =
         (struct whole_size){.bytes = (double)p->look.written, .tokens = p->look.n_tokens};
     l->r->seed = l->fingerprint;
@@ -648,28 +448,32 @@ static void attach(struct probe *p)
                  on_attached, p);
 }
 
+/* The self-test's own tasks are known from the start. What two processes have answered
+ * in turns is the test of neither. */
+static void on_tasks(struct probe *p, int status, json_t *doc)
+{
+    struct llama *l = p->l;
+    if (status != 200 || !llama_read_slots(l, doc) || l->suspect) {
+        again_later(p);
+        return;
+    }
+    l->slots[p->slot].unseen = false;
+    attach(p);
+}
+
+void llama_probe_tested(struct probe *p)
+{
+    go(p, STEP_TASKS);
+}
+
 /* ---- the table --------------------------------------------------------------------- */
 
-static const struct {
-    const char *path; /* with %d: the slot */
-    const char *body; /* NULL: GET. Words alone are what make_body() knows */
-    void (*reply)(struct probe *p, int status, json_t *doc);
-} steps[STEP_COUNT] = {
+static const struct probe_step steps[STEP_COUNT] = {
     [STEP_PROPS] = {"/props", NULL, on_props},
     [STEP_MODELS] = {"/v1/models", NULL, on_models},
     [STEP_LORA] = {"/lora-adapters", NULL, on_lora},
     [STEP_SLOTS] = {"/slots", NULL, on_slots},
     [STEP_TEMPLATE] = {"/apply-template", template_question, on_template},
-    [STEP_ERASE] = {"/slots/%d?action=erase", "{}", on_erase},
-    [STEP_PROMPT] = {"/completion", "prompt", on_prompt},
-    [STEP_SAVE] = {"/slots/%d?action=save", "save", on_save},
-    [STEP_LEFT] = {"/completion", "prompt", on_left},
-    [STEP_ERASE_AGAIN] = {"/slots/%d?action=erase", "{}", on_erase},
-    [STEP_RESTORE] = {"/slots/%d?action=restore", "restore", on_restore},
-    [STEP_EXTEND] = {"/completion", "prompt", on_extend},
-    [STEP_BESIDE] = {"/completion", "beside", on_beside},
-    [STEP_AGAIN] = {"/completion", "prompt", on_again},
-    [STEP_CLEAN] = {"/slots/%d?action=erase", "{}", on_clean},
     [STEP_TASKS] = {"/slots", NULL, on_tasks},
 };
 
@@ -678,64 +482,33 @@ static void on_reply(void *arg, int status, json_t *doc, const struct err *err)
     struct probe *p = arg;
     p->ask = NULL;
     if (status != 0) {
-        steps[p->step].reply(p, status, doc);
+        p->asked->reply(p, status, doc);
         return;
     }
     llama_down(p->l, err->text);
     again_later(p);
 }
 
-static char *make_body(const struct probe *p, const char *kind)
+void llama_probe_ask(struct probe *p, const struct probe_step *step, const char *body)
 {
-    if (!kind)
-        return NULL;
-    if (strcmp(kind, "save") == 0)
-        return mem_printf("{\"filename\":\"%s\"}", p->saved_name);
-    if (strcmp(kind, "restore") == 0)
-        return mem_printf("{\"filename\":\"%s\"}",
-                          p->look.whole ? p->saved_name : p->cut_name);
-    if (strcmp(kind, "prompt") == 0)
-        return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"cache_prompt\":true,"
-                          "\"n_probs\":%d,\"prompt\":\"%s%s%s\"}",
-                          p->slot, LLAMA_LOGITS, probe_text,
-                          p->n_more > 0 ? probe_more : "",
-                          p->n_more > 1 ? probe_more : "");
-    if (strcmp(kind, "beside") == 0)
-        return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"prompt\":\"beside it\"}",
-                          (p->slot + 1) % (int)p->l->n_slots);
-    return mem_strdup(kind);
+    struct replica *r = p->l->r;
+    char path[128];
+    p->asked = step;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    snprintf(path, sizeof(path), step->path, p->slot);
+#pragma GCC diagnostic pop
+    p->ask = ask_json(r->up, path, body ? body : step->body, r->authorization,
+                      LLAMA_KV_MS, r->loop, on_reply, p);
 }
 
 static void go(struct probe *p, enum step step)
 {
-    char path[128];
-    p->step = step;
     if (step == STEP_PROPS) {
         buf_clear(&p->identity);
         p->l->suspect = false;
-        p->n_more = 0;
-    } else if (step == STEP_LEFT || (step == STEP_AGAIN && p->look.whole)) {
-        p->n_more++; /* what went before is all in the slot */
-    } else if (step == STEP_LOOK) {
-        p->working = true;
-        p->look.saved_path = p->saved_path;
-        p->look.cut_path = p->cut_path;
-        workers_submit(p->l->r->workers, run_look, on_looked, p);
-        return;
-    } else if (step == STEP_ATTACH) {
-        attach(p);
-        return;
-    } else if (step == STEP_PROMPT) {
-        p->l->slots[p->slot].unseen = true; /* ours, when its task is seen */
     }
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(path, sizeof(path), steps[step].path, p->slot);
-#pragma GCC diagnostic pop
-    char *body = make_body(p, steps[step].body);
-    p->ask = ask_json(p->l->r->up, path, body, p->l->r->authorization, LLAMA_KV_MS,
-                      p->l->r->loop, on_reply, p);
-    free(body);
+    llama_probe_ask(p, &steps[step], NULL);
 }
 
 void llama_probe_again(struct llama *l)
@@ -753,7 +526,6 @@ void llama_probe_start(struct llama *l)
     struct probe *p = mem_zalloc(sizeof(*p));
     p->l = l;
     p->look.frame = mem_zalloc(sizeof(*p->look.frame));
-    p->look.cut_tokens = CUT_TOKENS;
     p->look.model_path = p->model_path;
     p->look.adapter_paths = p->adapter_paths;
     l->probe = p;

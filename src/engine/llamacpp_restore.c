@@ -231,19 +231,32 @@ static void write_file(struct restore *op, const unsigned char *bytes, size_t si
     op->bytes = size;
 }
 
+/* A window needs one cell more, or the engine would not go on behind it. */
+static void write_padded(struct restore *op, struct slice file, size_t more)
+{
+    unsigned char *bytes = mem_alloc(file.len + more);
+    if (slotfile_pad_window(file, bytes) == 0)
+        write_file(op, bytes, file.len + more);
+    else
+        op->error = EBADMSG;
+    free(bytes);
+}
+
 /* The file says itself how many tokens it holds. */
 static void run_copy(void *arg)
 {
     struct restore *op = arg;
     const struct store_block *b = op->blocks[0];
-    const size_t size = (size_t)b->head.rows_bytes;
+    const struct slice file =
+        slice_make((const char *)b->rows, (size_t)b->head.rows_bytes);
     struct slotfile *f = mem_alloc(sizeof(*f));
-    if (slotfile_parse_whole(f, slice_make((const char *)b->rows, size), NULL) == 0) {
-        op->tokens = f->n_tokens;
-        write_file(op, b->rows, size);
-    } else {
+    if (slotfile_parse_whole(f, file, NULL) != 0)
         op->error = EBADMSG;
-    }
+    else if (f->window)
+        write_padded(op, file, (size_t)f->window_bytes);
+    else
+        write_file(op, b->rows, file.len);
+    op->tokens = op->error ? op->tokens : f->n_tokens;
     free(f);
 }
 

@@ -3,7 +3,8 @@
 
 /*
  * States that cannot be cut: what recurrent layers hand on from token to token is of use
- * behind exactly the tokens that it was saved behind. Such a state is kept as the engine
+ * behind exactly the tokens that it was saved behind, and of layers with a sliding window
+ * a file has only what the next token looks back to. Such a state is kept as the engine
  * wrote it, in one block, and put back only for prompts that begin with all of its text.
  *
  *     blocks of a cut state   root ─ [64 tokens] ─ [64 tokens] ─ …    named by tokens
@@ -87,6 +88,11 @@ bool llama_whole_ends(const struct job *job)
     return (api == PROMPT_CHAT || api == PROMPT_MESSAGES) &&
            job->pieces->n > job->n_prompt_pieces &&
            job->pieces->v[job->pieces->n - 1].ends_part;
+}
+
+bool llama_whole_long(const struct llama *l, uint32_t tokens)
+{
+    return !l->window || tokens > l->window + 1; /* one token less may be in the slot */
 }
 
 uint64_t llama_state_bytes(const struct llama *l, uint32_t tokens)

@@ -16,6 +16,7 @@
  *           C cells {pos, n_seq, seq} | v_trans L [K and V rotation, version 4]
  *           L × {type, row bytes: u64, C rows of K} | L × {type, row bytes, C rows of V}
  *           V transposed: L × {type, bytes of an element, elements E, E × C elements}
+ *   whole states: behind or instead of that a recurrent state, or streams of a window
  *
  * Reading goes through a cursor that hands out pointers and never moves past the end;
  * a count taken from the file is compared with what is left before it is used, and
@@ -160,9 +161,10 @@ static int sort_cells(struct slotfile *f, const unsigned char *cells, struct err
     memset(order, 0xff, f->n_tokens * sizeof *order);
     f->order = order;
     for (uint32_t i = 0; i < f->n_tokens; i++) {
-        const uint32_t at = get_u32(cells + (size_t)i * CELL_BYTES);
+        const uint32_t position = get_u32(cells + (size_t)i * CELL_BYTES);
+        const uint32_t at = position - f->first;
         if (at >= f->n_tokens || order[at] != UINT32_MAX)
-            return err_set(e, ERR_UNSUPPORTED, "position %u in cell %u", at, i);
+            return err_set(e, ERR_UNSUPPORTED, "position %u in cell %u", position, i);
         order[at] = i;
     }
     return 0;
@@ -175,9 +177,10 @@ static int parse_cells(struct slotfile *f, struct cursor *c, struct err *e)
     const unsigned char *cell = cells;
     if (!cells)
         return cut_short(e);
+    f->cells = cells;
     f->seq = get_u32(cell + 8);
     for (uint32_t i = 0; i < f->n_tokens; i++, cell += CELL_BYTES) {
-        if (get_u32(cell) != i && !f->order && sort_cells(f, cells, e) != 0)
+        if (get_u32(cell) - f->first != i && !f->order && sort_cells(f, cells, e) != 0)
             return e ? e->code : ERR_UNSUPPORTED;
         if (get_u32(cell + 4) != 1 || get_u32(cell + 8) != f->seq)
             return err_set(e, ERR_UNSUPPORTED, "cell %u is not of one sequence", i);
@@ -339,7 +342,39 @@ static int check_state(const struct slotfile *f, struct cursor *c, struct err *e
     return 0;
 }
 
-int slotfile_parse_whole(struct slotfile *f, struct slice bytes, struct err *e)
+/* Cells in the first stream that has any. */
+static uint32_t peek_cells(struct cursor c)
+{
+    uint32_t cells = 0;
+    for (uint32_t streams = take_u32(&c); streams && !cells && !c.cut; streams--)
+        cells = take_u32(&c);
+    return cells;
+}
+
+/* What layers with a sliding window write: a cache of the last tokens. `w` is read like
+ * a file of these alone. */
+static int parse_window(struct slotfile *w, const struct slotfile *f, struct cursor *c,
+                        struct err *e)
+{
+    memset(w, 0, sizeof *w);
+    w->n_tokens = peek_cells(*c);
+    if (w->n_tokens == 0)
+        return err_set(e, ERR_FORMAT, "neither a recurrent state nor a window");
+    if (w->n_tokens > f->n_tokens)
+        return err_set(e, ERR_UNSUPPORTED, "a second cache of more cells than the first");
+    w->first = f->n_tokens - w->n_tokens;
+    w->frame.version = f->frame.version;
+    int rc = parse_streams(w, c, e);
+    free(w->order);
+    w->order = NULL;
+    if (!rc && w->frame.streams != f->frame.streams)
+        rc = err_set(e, ERR_UNSUPPORTED, "caches with other numbers of streams");
+    return rc;
+}
+
+/* Reads `f`, and `w` where it has a window. */
+static int parse_whole(struct slotfile *f, struct slotfile *w, struct slice bytes,
+                       struct err *e)
 {
     struct cursor c = {(const unsigned char *)bytes.ptr, bytes.len, false};
     memset(f, 0, sizeof *f);
@@ -354,7 +389,21 @@ int slotfile_parse_whole(struct slotfile *f, struct slice bytes, struct err *e)
     rc = parse_streams(f, &c, e);
     free(f->order);
     f->order = NULL;
-    return rc ? rc : check_state(f, &c, e);
+    at = c;
+    if (rc || check_state(f, &at, NULL) == 0)
+        return rc;
+    rc = parse_window(w, f, &c, e);
+    f->window = w->n_tokens;
+    f->window_bytes = CELL_BYTES + w->frame.token_bytes;
+    return rc;
+}
+
+int slotfile_parse_whole(struct slotfile *f, struct slice bytes, struct err *e)
+{
+    struct slotfile *w = mem_alloc(sizeof *w);
+    const int rc = parse_whole(f, w, bytes, e);
+    free(w);
+    return rc;
 }
 
 int slotfile_parse(struct slotfile *f, struct slice bytes, struct err *e)
@@ -593,6 +642,63 @@ void slotfile_compose(const struct slotfile_frame *f, uint32_t stream,
         }
     }
     assert((uint64_t)(p - out) == slotfile_size(f, n_tokens));
+}
+
+/* ---- a window with one cell more --------------------------------------------------- */
+
+/* Copies up to `to` and moves `*from` there. */
+static unsigned char *put_until(unsigned char *p, const unsigned char **from,
+                                const void *to)
+{
+    const size_t n = (size_t)((const unsigned char *)to - *from);
+    p = put_bytes(p, *from, n);
+    *from += n;
+    return p;
+}
+
+static unsigned char *put_zeros(unsigned char *p, size_t n)
+{
+    memset(p, 0, n);
+    return p + n;
+}
+
+/* The new cell is the first of all, so its part of each layer is, too: a row, or the
+ * first element of each row where V is transposed. */
+static unsigned char *put_padded_layers(unsigned char *p, const struct slotfile *w,
+                                        const unsigned char **from)
+{
+    for (uint32_t i = 0; i < w->frame.n_layers; i++) {
+        p = put_until(p, from, w->k[i].ptr);
+        p = put_zeros(p, (size_t)w->frame.layers[i].k_row);
+    }
+    for (uint32_t i = 0; i < w->frame.n_layers; i++) {
+        const struct slotfile_layer *l = &w->frame.layers[i];
+        const size_t size = w->frame.v_transposed ? l->v_element : (size_t)l->v_row;
+        for (size_t at = 0; at < l->v_row; at += size) {
+            p = put_until(p, from, w->v[i].ptr + at * w->n_tokens);
+            p = put_zeros(p, size);
+        }
+    }
+    return p;
+}
+
+int slotfile_pad_window(struct slice bytes, unsigned char *out)
+{
+    struct slotfile *f = mem_alloc(sizeof *f), *w = mem_alloc(sizeof *w);
+    const int rc = parse_whole(f, w, bytes, NULL);
+    const bool fits = !rc && f->window && f->window < f->n_tokens;
+    const unsigned char *from = (const unsigned char *)bytes.ptr, *end = from + bytes.len;
+    if (fits) {
+        out = put_until(out, &from, w->cells - 4);
+        from += 4;
+        out = put_u32(out, w->n_tokens + 1);
+        out = put_u32(put_u32(put_u32(out, w->first - 1), 1), w->seq);
+        out = put_padded_layers(out, w, &from);
+        put_until(out, &from, end);
+    }
+    free(w);
+    free(f);
+    return fits ? 0 : ERR_UNSUPPORTED;
 }
 
 /* ---- names ------------------------------------------------------------------------- */

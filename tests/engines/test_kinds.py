@@ -86,17 +86,13 @@ class Kinds:
         gateway.wait_ready("store")
         self.assertNotEqual(self.fingerprint(gateway), first)
 
-    def test_states_that_cannot_be_cut_are_observed(self):
-        for name, params in (("swa", {}), ("swa", {"swa_full": True})):
-            with self.subTest(name, params=params):
-                engine = self.engine(model_name=name, params=params)
-                gateway = self.gateway(engine, mode="observe")
-                reason = gateway.replica()["mode_reason"]
-                print(f"        {self.build}, {name} {params}: {reason}", flush=True)
-                self.assertIn("cannot be cut", reason)
-                self.ask(gateway, chat("Still served?", system="Briefly.", n=2))
-                gateway.stop()
-                engine.stop()
+    def test_windows_that_the_engine_keeps_whole_are_observed(self):
+        engine = self.engine(model_name="swa", params={"swa_full": True})
+        gateway = self.gateway(engine, mode="observe")
+        reason = gateway.replica()["mode_reason"]
+        print(f"        {self.build}, --swa-full: {reason}", flush=True)
+        self.assertIn("without --swa-full", reason)
+        self.ask(gateway, chat("Still served?", system="Briefly.", n=2))
 
     def go_on(self, gateway, messages, question):
         """A turn of a chat, one token long: longer answers of random weights need not be cut
@@ -109,41 +105,53 @@ class Kinds:
         return answer
 
     def test_whole_states_go_on_where_they_were(self):
-        for name in ("hybrid", "recurrent"):
-            with self.subTest(name):
-                engine = self.engine(model_name=name)
+        for name, params in (("hybrid", {}), ("recurrent", {}), ("swa", {}),
+                             ("hybrid", {"flash_attn_type": FA_OFF}),
+                             ("swa", {"flash_attn_type": FA_OFF})):
+            with self.subTest(name, params=params):
+                options = {"model_name": name, "params": params}
+                engine = self.engine(**options)
                 gateway = self.gateway(engine)
                 self.assertTrue(gateway.replica()["whole_states"])
-                self.chats_go_on(name, engine, gateway)
+                self.chats_go_on(options, engine, gateway)
 
-    def chats_go_on(self, name, engine, gateway):
+    def chats_go_on(self, options, engine, gateway):
         chats = [[{"role": "system", "content": f"Harbour {i}. {SHARED}"}] for i in range(4)]
         last = [self.go_on(gateway, c, "What does rule one say?") for c in chats]
         for i, c in enumerate(chats[:3]):
-            self.compare(name, engine, c, last[i],
+            self.compare(options, c, last[i],
                          self.go_on(gateway, c, "And what does rule two say?"))
-        engine, gateway = self.restart(engine, gateway, model_name=name)
-        self.compare(name, engine, chats[3], last[3],
+        engine, gateway = self.restart(engine, gateway, **options)
+        self.compare(options, chats[3], last[3],
                      self.go_on(gateway, chats[3], "And what does rule two say?"))
         self.assertEqual(gateway.restore_failures(), 0)
         gateway.stop()
         engine.stop()
 
-    def compare(self, name, engine, messages, before, answer):
+    def compare(self, options, messages, before, answer):
         """With the same turns in a slot of an engine of its own, left in place."""
         reused, held = answer["timings"]["cache_n"], before["usage"]["prompt_tokens"]
-        reference = self.engine(model_name=name)
+        reference = self.engine(**options)
         for n in (2, 4):
             left = reference.post(CHAT, {"messages": messages[:n], "max_tokens": 1,
                                          "temperature": 0, "logprobs": True,
                                          "top_logprobs": 5, "id_slot": 0})[1]
         reference.stop()
-        print(f"        {self.build}, {name}: {reused} tokens reused, {held} held, "
+        print(f"        {self.build}, {options}: {reused} tokens reused, {held} held, "
               f"{left['timings']['cache_n']} where left in place", flush=True)
         self.assertEqual(reused, held)
         self.assertEqual(left["timings"]["cache_n"], held)
         self.assertEqual(answer["choices"][0]["logprobs"], left["choices"][0]["logprobs"])
 
+    def test_chats_shorter_than_the_window_are_not_kept(self):
+        engine = self.engine(model_name="swa")
+        gateway = self.gateway(engine)
+        messages = [{"role": "system", "content": "Briefly."}]
+        held = self.go_on(gateway, messages, "What?")["usage"]["prompt_tokens"]
+        self.assertLess(held, 64)
+        self.assertEqual(gateway.replica()["saves"], 0)
+        self.go_on(gateway, messages, SHARED[:600])
+        self.assertEqual(gateway.replica()["saves"], 1)
 
 class Old(Kinds, Bench):
     build = "old"

@@ -47,6 +47,23 @@ static void cut_and_compose(const struct slotfile *s, const uint8_t *data, size_
     free(rows);
 }
 
+static void pad(const struct slotfile *s, const uint8_t *data, size_t size)
+{
+    const size_t more = (size_t)s->window_bytes;
+    unsigned char *bytes = mem_alloc(size + more);
+    struct slotfile *again = mem_alloc(sizeof *again);
+    if (slotfile_pad_window(slice_make((const char *)data, size), bytes) == 0) {
+        const struct slice padded = slice_make((const char *)bytes, size + more);
+        assert(slotfile_parse_whole(again, padded, NULL) == 0);
+        assert(again->n_tokens == s->n_tokens && again->window == s->window + 1);
+        assert(again->window_bytes == s->window_bytes);
+    } else {
+        assert(s->window == 0 || s->window == s->n_tokens);
+    }
+    free(again);
+    free(bytes);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct slotfile *s = mem_alloc(sizeof *s);
@@ -64,9 +81,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(rows);
         free(order);
     }
-    if (slotfile_parse_whole(s, slice_make((const char *)data, size), NULL) == 0)
+    if (slotfile_parse_whole(s, slice_make((const char *)data, size), NULL) == 0) {
         for (uint32_t i = 0; i < s->n_tokens; i++)
             assert(slotfile_token(s, i) <= INT32_MAX);
+        pad(s, data, size);
+    }
     free(s);
     return 0;
 }

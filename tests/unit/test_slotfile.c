@@ -687,21 +687,129 @@ static void test_slotfile_whole_states(void **state)
     drop(s, &f);
 }
 
-/* Sliding windows: attention alone, or twice, has its rows in cells of a sequence. */
-static void test_slotfile_whole_states_are_no_second_cache(void **state)
+/* ---- windows ----------------------------------------------------------------------- */
+
+static const char *const windowed[] = {"v2-f16-slot0", "v2-q4_0-q8_0-slot1",
+                                       "v4-f16-slot1", "v4-q8_0-slot0"};
+
+/* One of these; `turned`: as it would be without flash attention. */
+static struct slotfile *windowed_sample(size_t i, bool turned, struct file *f)
+{
+    struct slotfile *s = parse_sample(windowed[i], f);
+    if (turned) {
+        s->frame.v_transposed = true;
+        for (uint32_t l = 0; l < s->frame.n_layers; l++)
+            s->frame.layers[l].v_element = 4;
+        const struct file again = compose_start(s, s->stream, s->n_tokens);
+        free(f->bytes);
+        *f = again;
+        assert_int_equal(parse(s, f->bytes, f->size), 0);
+    }
+    return s;
+}
+
+/* The rows of the last `n` tokens; `blank`: those of the first of them are zeros. */
+static unsigned char *last_rows(const struct slotfile *s, uint32_t n, bool blank)
+{
+    unsigned char *rows = cut(s, s->n_tokens - n, n), *p = rows;
+    for (uint32_t i = 0; blank && i < 2 * s->frame.n_layers; i++) {
+        const struct slotfile_layer *l = &s->frame.layers[i % s->frame.n_layers];
+        const size_t row = (size_t)(i < s->frame.n_layers ? l->k_row : l->v_row);
+        memset(p, 0, row);
+        p += n * row;
+    }
+    return rows;
+}
+
+/* The file that `s` was parsed from, behind it a cache of the last `n` tokens, and a tail:
+ * what a model with a sliding window writes. */
+static struct file with_window(const struct slotfile *s, const struct file *f, uint32_t n,
+                               bool blank, size_t tail)
+{
+    const struct slotfile_part part = {last_rows(s, n, blank), n, n};
+    const uint32_t tokens[8] = {0};
+    const size_t head = 28 + 4 * (size_t)n; /* before the streams */
+    const size_t size = slotfile_size(&s->frame, n);
+    unsigned char *w = mem_alloc(size);
+    slotfile_compose(&s->frame, s->stream, tokens, n, &part, 1, w);
+    for (uint32_t i = 0; i < n; i++)
+        put_u32(w + head + 8 + 4 * s->stream + 12 * i, s->n_tokens - n + i);
+    struct file both = {mem_alloc(f->size + size - head + tail),
+                        f->size + size - head + tail};
+    memcpy(both.bytes, f->bytes, f->size);
+    memcpy(both.bytes + f->size, w + head, size - head);
+    memset(both.bytes + f->size + size - head, 0xab, tail);
+    free((void *)(uintptr_t)part.rows);
+    free(w);
+    return both;
+}
+
+static int read_whole(struct slotfile *s, const struct file *f, size_t size)
+{
+    struct err e = {0};
+    const int rc = slotfile_parse_whole(s, slice_make((char *)f->bytes, size), &e);
+    assert_int_equal(rc, e.code);
+    return rc;
+}
+
+static void test_slotfile_windows_are_whole_states(void **state)
 {
     (void)state;
     struct slotfile *s = mem_alloc(sizeof *s);
-    struct file f = load("v2-f16-unified-slot1");
-    const uint32_t none = 0;
-    const size_t cache = f.size - AT_STREAMS;
-    struct file twice = {mem_alloc(f.size + cache), f.size + cache};
-    memcpy(twice.bytes, f.bytes, f.size);
-    memcpy(twice.bytes + f.size, f.bytes + AT_STREAMS, cache);
-    assert_int_equal(parse_whole(s, &f, f.size, &none, 0), ERR_FORMAT);
-    assert_int_equal(parse_whole(s, &twice, twice.size, &none, 0), ERR_UNSUPPORTED);
-    free(twice.bytes);
-    drop(s, &f);
+    for (size_t i = 0; i < 8; i++) {
+        struct file f;
+        struct slotfile *plain = windowed_sample(i % 4, i > 3, &f);
+        for (uint32_t n = 1; n <= plain->n_tokens; n++) {
+            struct file w = with_window(plain, &f, n, false, 9);
+            for (size_t tail = 0; tail < 2; tail++) {
+                assert_int_equal(read_whole(s, &w, w.size - 9 * tail), 0);
+                assert_int_equal(s->n_tokens, plain->n_tokens);
+                assert_int_equal(s->window, n);
+                assert_int_equal(s->window_bytes, 12 + plain->frame.token_bytes);
+                assert_true(slotfile_same_layout(&s->frame, &plain->frame));
+            }
+            for (size_t size = f.size; size < w.size - 9; size++)
+                assert_int_not_equal(read_whole(s, &w, size), 0);
+            /* The first cell's position, and the number of cells. */
+            unsigned char *cells = w.bytes + f.size + 4 + 4 * plain->stream;
+            cells[4]++;
+            assert_int_equal(read_whole(s, &w, w.size), ERR_UNSUPPORTED);
+            put_u32(cells, plain->n_tokens + 1);
+            assert_int_equal(read_whole(s, &w, w.size), ERR_UNSUPPORTED);
+            free(w.bytes);
+        }
+        drop(plain, &f);
+    }
+    free(s);
+}
+
+static void test_slotfile_windows_get_one_cell_more(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 8; i++) {
+        struct file f;
+        struct slotfile *plain = windowed_sample(i % 4, i > 3, &f);
+        for (uint32_t n = 1; n < plain->n_tokens; n++) {
+            struct file w = with_window(plain, &f, n, false, 7);
+            struct file wanted = with_window(plain, &f, n + 1, true, 7);
+            const struct slice bytes = slice_make((char *)w.bytes, w.size);
+            assert_int_equal(wanted.size, w.size + 12 + plain->frame.token_bytes);
+            unsigned char *out = mem_alloc(wanted.size);
+            assert_int_equal(slotfile_pad_window(bytes, out), 0);
+            assert_memory_equal(out, wanted.bytes, wanted.size);
+            free(out);
+            free(wanted.bytes);
+            free(w.bytes);
+        }
+        /* Nothing lies before all tokens, and other files have no window. */
+        struct file w = with_window(plain, &f, plain->n_tokens, false, 0);
+        const struct slice all = slice_make((char *)w.bytes, w.size);
+        const struct slice none = slice_make((char *)f.bytes, f.size);
+        assert_int_equal(slotfile_pad_window(all, NULL), ERR_UNSUPPORTED);
+        assert_int_equal(slotfile_pad_window(none, NULL), ERR_UNSUPPORTED);
+        free(w.bytes);
+        drop(plain, &f);
+    }
 }
 
 static void exchange_bytes(const char *a, const char *b, size_t n)
@@ -822,7 +930,8 @@ int main(void)
         cmocka_unit_test(test_slotfile_refuses_what_it_does_not_understand),
         cmocka_unit_test(test_slotfile_refuses_a_second_cache),
         cmocka_unit_test(test_slotfile_whole_states),
-        cmocka_unit_test(test_slotfile_whole_states_are_no_second_cache),
+        cmocka_unit_test(test_slotfile_windows_are_whole_states),
+        cmocka_unit_test(test_slotfile_windows_get_one_cell_more),
         cmocka_unit_test(test_slotfile_cells_in_any_order),
         cmocka_unit_test(test_slotfile_refuses_cells_in_two_streams),
         cmocka_unit_test(test_slotfile_refuses_words_behind_the_tokens),
