@@ -86,9 +86,9 @@ int slotfile_parse_any(struct slotfile *f, struct slice bytes, uint32_t **order,
  * layers, with or without attention layers beside them; or with layers that look back
  * over a window, which have a cache of their own with the last tokens alone. Only what is
  * proof that it is one is read, not the bytes of a recurrent state, nor what stands
- * behind. Of `f` tokens and frame are set (that of the layers that look back to the start;
- * n_layers is 0 without any; an empty slot has no tokens), and the window's cells and
- * their size; order is NULL. ERR_UNSUPPORTED, ERR_FORMAT: it is none.
+ * behind. Of `f` tokens and frame are set (that of the layers that look back to the
+ * start; n_layers is 0 without any; an empty slot has no tokens), and the window's cells
+ * and their size; order is NULL. ERR_UNSUPPORTED, ERR_FORMAT: it is none.
  */
 int slotfile_parse_whole(struct slotfile *f, struct slice bytes, struct err *e);
 
