@@ -26,6 +26,7 @@
 #define PROGRESS_MS 500
 #define WHAT_PAIR 200
 #define WHAT_STEP 300
+#define PART_SIZE 1000000000u /* requests: more than any part sends */
 #define SPIN_US 2500 /* timers are late by up to two milliseconds: from here on look */
 
 enum part { SETTLING, MEASURED, HELD };
@@ -222,17 +223,24 @@ static uint64_t next_due_us(struct runner *r)
                       r->o.speed);
 }
 
-/* With steps each part begins with words that no other part had. */
+/* With steps each part begins with words that no other part had: at a pass whose number
+ * follows from step and part, so that a second run of the seed finds the same. */
+static uint64_t first_of_part(const struct runner *r, enum part part)
+{
+    const uint64_t pass = workload_pass(r->workload), passes = (PART_SIZE - 1) / pass + 1,
+                   step = (uint64_t)(r->stage - r->stages);
+    return (1 + 2 * step + (part == MEASURED)) * passes * pass;
+}
+
 static void begin_part(struct runner *r, enum part part)
 {
-    const uint64_t pass = r->o.n_steps ? workload_pass(r->workload) : 1,
-                   planned = part == SETTLING ? r->stage->load.settle : r->requests;
+    const uint64_t planned = part == SETTLING ? r->stage->load.settle : r->requests;
     r->part = part;
     r->part_sent = 0;
     r->part_planned = planned * r->n_arms;
     r->until_us = 0;
-    if (part != HELD)
-        r->next_index = (r->next_index + pass - 1) / pass * pass;
+    if (part != HELD && r->o.n_steps && r->stage != &r->warm)
+        r->next_index = first_of_part(r, part);
     if (part != MEASURED)
         return;
     r->measured_from_us = r->begun_us + r->next_us;

@@ -140,6 +140,53 @@ class Steps(BenchCase):
         self.assertIn("run B:", self.bench(
             fast.url, "--ab", slow.url, "--steps", "1", "--requests", 5).stdout)
 
+    def compared(self, *paths):
+        return json.loads(self.bench("compare", *paths, "--json").stdout)
+
+    def test_two_runs_are_compared_step_by_step(self):
+        paths = []
+        for i, (service, rates) in enumerate((
+                (full_from(30), "200,300,400"), (full_from(15), "200,300,500"))):
+            paths.append(self.path(f"{i}.json"))
+            self.bench(self.stub(service).url, "--rate", rates, "--requests", 10,
+                       "--settle", 0, "--seed", 1, "--good", "total=1h", "--json", paths[i])
+        changed = self.compared(*paths)
+        self.assertEqual([s["load"] for s in changed["steps"]], [{"rate": 200}, {"rate": 300}])
+        self.assertEqual(changed["alone"], [{"rate": 400}, {"rate": 500}])
+        self.assertTrue(all(s["paired"] for s in changed["steps"]))
+        same, worse = (s["good"] for s in changed["steps"])
+        self.assertEqual((same["difference"], same["seen"]), (0, False))
+        self.assertEqual((worse["a"], worse["b"], worse["seen"]), (1, 0.5, True))
+        self.assertTrue(-0.5 > worse["low"] > -0.8 and -0.1 > worse["high"] > -0.5)
+        self.assertEqual(changed["steps"][1]["figures"]["refused"], [0, 5])
+        printed = self.bench("compare", *paths).stdout
+        self.assertIn("---- 300 requests/s ----", printed)
+        self.assertIn("in one of the two only: 400 requests/s, 500 requests/s", printed)
+        self.assertIn("no page of two runs with steps", self.bench(
+            "compare", *paths, "--html", self.path("a.html"), status=1).stderr)
+
+    def test_closed_steps_of_a_seed_are_the_same_requests(self):
+        paths = [self.path("0.json"), self.path("1.json")]
+        for path, delay in zip(paths, (0, 0.01)):
+            self.bench(self.stub(timed(delay, 0, 2)).url, "--steps", "2,3", "--requests", 6,
+                       "--seed", 1, "--profile", "shared,documents=2,questions=2,in=9,ask=3",
+                       "--json", path)
+        self.assertTrue(all(s["paired"] for s in self.compared(*paths)["steps"]))
+
+    def test_a_run_with_steps_and_one_without_are_not_compared(self):
+        paths = [self.path("0.json"), self.path("1.json")]
+        self.bench(self.stub().url, "--steps", 1, "--requests", 1, "--json", paths[0])
+        self.bench(self.stub().url, "--requests", 1, "--json", paths[1])
+        self.assertIn("one of the two has steps",
+                      self.bench("compare", *paths, status=1).stderr)
+
+    def test_other_limits_are_no_comparison_of_good_answers(self):
+        paths = [self.path("0.json"), self.path("1.json")]
+        for path, limit in zip(paths, ("1h", "2h")):
+            self.bench(self.stub().url, "--requests", 1, "--good", "total=" + limit,
+                       "--json", path)
+        self.assertIsNone(self.compared(*paths)["good"])
+
     def test_lines_have_their_step(self):
         path = self.path("a.csv")
         self.bench(self.stub().url, "--steps", "1,3", "--requests", 4, "--settle", 2,
