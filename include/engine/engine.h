@@ -157,6 +157,10 @@ struct replica *replica_new(struct loop *l, struct workers *w, struct cache *c,
                             const struct replica_options *o, struct err *e);
 void replica_free(struct replica *r); /* no jobs are left */
 
+/* Other times, limits, rules of saving and key from now on. Who it is stays (name, URL,
+ * driver, slot directory, observe, hold-out), whatever `o` says of it. */
+void replica_set_options(struct replica *r, const struct replica_options *o);
+
 /* What the driver planned for a job, filled in before on_ready. */
 struct plan {
     int slot;           /* where it runs; -1: the engine chooses */

@@ -22,10 +22,20 @@
 #include "gateway/request.h"
 #include "gateway/warm.h"
 
+/* How often the configuration was read again, and how that went. */
+struct admin_reloads {
+    uint64_t done, failed;
+    uint64_t last_ms; /* wall clock; 0: never */
+    bool failed_last;
+    char why[320];     /* the last one failed */
+    char restart[512]; /* keys that it changed and that need a restart */
+};
+
 struct admin_world {
     struct request_world *requests;
     const struct front *front;
-    struct warm *warm;  /* NULL when a stop is under way */
+    struct warm *warm; /* NULL when a stop is under way */
+    const struct admin_reloads *reloads;
     const char *listen; /* where the admin listener is, as it was configured */
     struct credential_digest key;
     bool has_key; /* it has to be shown */

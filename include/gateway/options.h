@@ -9,8 +9,8 @@
  * all come from it. A field is named like its key, with the unit behind it.
  *
  * Texts are owned by the struct and never NULL; "" means that there is none. Numbers are
- * within the limits of the table: nobody needs to check them again. A running gateway
- * never changes its options; a new file waits for the next start.
+ * within the limits of the table: nobody needs to check them again. Those of a running
+ * gateway are never changed, but replaced by others (SIGHUP).
  */
 
 #include <stdbool.h>
@@ -187,8 +187,20 @@ enum options_isolation options_isolation(const struct options *o);
  * can be told apart. */
 int options_check(const struct options *o, struct err *e);
 
+/*
+ * What of a new configuration can take effect while the gateway runs? Keys that cannot,
+ * and differ from `running`, are put back to what they are there, and named to `tell`.
+ * Upstreams are compared by URL: they come and go, but one that stays keeps its name,
+ * driver and slot directory.
+ */
+void options_settle(struct options *fresh, const struct options *running,
+                    void (*tell)(void *arg, const char *key), void *arg);
+
 /* The effective configuration as YAML that options_load() takes back. */
 void options_print(const struct options *o, FILE *out);
+
+/* Whether a change of it takes effect while the gateway runs. */
+bool options_is_live(const char *key);
 
 /* A row of the table, for people; `limits` is like "1KiB to 1MiB" or "on, off". */
 struct options_info {

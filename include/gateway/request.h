@@ -20,6 +20,7 @@ struct request;
 /* A replica and what was counted on it. */
 struct request_target {
     struct replica *replica;
+    char *url;       /* as configured */
     int credentials; /* enum options_credentials */
     struct figures figures;
     struct measure measure;
@@ -48,7 +49,7 @@ struct request_world {
     struct cache *cache;
     const struct tenants *tenants;
     const struct keys *keys;
-    struct request_target *targets;
+    struct request_target **targets; /* their addresses stay */
     size_t n_targets;
     struct figures *total;
     struct outlook *outlook; /* NULL unless it only observes */

@@ -27,6 +27,14 @@ struct warm;
 /* Reads the files of the list. One that cannot be read has failed, with the reason. */
 struct warm *warm_open(struct request_world *w, const struct options *o);
 /* What runs is given up, who waits gets an answer. NULL is allowed. */
+/* A replica more: what `o` lists is made warm there, too. */
+void warm_join(struct warm *w, const struct options *o, struct replica *r);
+
+/* This one is about to leave: what was to be warm there has failed. */
+void warm_part(struct warm *w, struct replica *r);
+
+void warm_set_save(struct warm *w, bool save); /* store.save, changed */
+
 void warm_close(struct warm *w);
 
 /* How one start went on its replica. */

@@ -82,7 +82,9 @@ struct hash128 cache_root(const struct cache *c, struct hash128 fingerprint,
                           uint32_t tenant, struct slice what);
 
 /* How long blocks stay without being used, in seconds; 0: no limit. Of tenants that are
- * not listed it is ttl_s. To be called before the first cache_attach(). */
+ * not listed it is ttl_s. To be called before the first cache_attach(), and again where
+ * they change. Tenants whose times were the same share an order of use: where they differ
+ * then, blocks that are there keep the longest of their new times. */
 struct cache_lifetime {
     uint32_t tenant, ttl_s;
 };

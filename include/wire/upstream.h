@@ -51,6 +51,9 @@ struct upstream_options {
  * them is wrong. */
 struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
                               struct err *e);
+/* Other times and pool limits from now on; its address stays. */
+void upstream_set_options(struct upstream *u, const struct upstream_options *o);
+
 void upstream_free(struct upstream *u); /* no calls may be left */
 
 /* "HOST:PORT" for the Host header ("localhost" for a UNIX socket), and the path prefix

@@ -31,6 +31,24 @@ static int apply_flags(const struct cmd *self, const char **given, struct option
     return options_check(o, e);
 }
 
+/* What the command line says. */
+struct given {
+    const struct cmd *self;
+    const char **flags;
+};
+
+/* As at the start: the file again, and the flags over it. */
+static int load(void *arg, struct options *o, struct err *e)
+{
+    const struct given *g = arg;
+    if (!g->flags[CONFIG])
+        return err_set(e, ERR_INVALID,
+                       "there is nothing to read again: started without --config");
+    if (options_load(o, g->flags[CONFIG], e) != 0)
+        return e->code;
+    return apply_flags(g->self, g->flags, o, e) ? err_wrap(e, "%s", g->flags[CONFIG]) : 0;
+}
+
 int cmd_serve(const struct cmd *self, int argc, char **argv)
 {
     const char *given[CMD_MAX_FLAGS];
@@ -40,6 +58,8 @@ int cmd_serve(const struct cmd *self, int argc, char **argv)
             fprintf(stderr, "incipit serve: \"%s\" is no flag\n", argv[1]);
         return CMD_USAGE;
     }
+    struct given known = {self, given};
+    const struct gateway_source source = {load, &known};
     struct options o;
     struct err e = {0};
     options_default(&o);
@@ -51,7 +71,7 @@ int cmd_serve(const struct cmd *self, int argc, char **argv)
     if (status != CMD_OK)
         fprintf(stderr, "incipit serve: %s\n", e.text);
     else
-        status = gateway_run(&o) == 0 ? CMD_OK : CMD_FAILED;
+        status = gateway_run(&o, &source) == 0 ? CMD_OK : CMD_FAILED;
     options_free(&o);
     return status;
 }

@@ -119,6 +119,24 @@ struct replica *replica_new(struct loop *l, struct workers *w, struct cache *c,
     return r;
 }
 
+void replica_set_options(struct replica *r, const struct replica_options *o)
+{
+    const struct replica_options was = r->o;
+    char *before = r->authorization;
+    r->authorization = mem_strdup(o->authorization ? o->authorization : "");
+    free(before);
+    r->o = *o;
+    r->o.name = was.name;
+    r->o.driver = was.driver;
+    r->o.slot_dir = was.slot_dir;
+    r->o.observe = was.observe;
+    r->o.holdout = was.holdout;
+    r->o.authorization = r->authorization;
+    r->o.url = r->o.upstream.url = NULL;
+    r->o.upstream.tls = (struct tls_options){0};
+    upstream_set_options(r->up, &o->upstream);
+}
+
 void replica_free(struct replica *r)
 {
     if (!r)

@@ -143,6 +143,15 @@ static json_t *warm_counts_json(const struct warm *warm)
     return integers(names, v, sizeof(v) / sizeof(v[0]));
 }
 
+static json_t *reloads_json(const struct admin_reloads *n)
+{
+    const char *result = !n->last_ms ? "never" : n->failed_last ? "failed" : "done";
+    return json_pack("{s:I,s:I,s:s,s:I,s:s,s:s}", "generation", (json_int_t)n->done + 1,
+                     "failed_reloads", (json_int_t)n->failed, "last_reload", result,
+                     "last_reload_ms", (json_int_t)n->last_ms, "why", n->why,
+                     "needs_a_restart", n->restart);
+}
+
 static json_t *stats_page(const struct admin_world *w)
 {
     const struct request_world *rw = w->requests;
@@ -151,8 +160,8 @@ static json_t *stats_page(const struct admin_world *w)
     struct measure_sum savings = {.unknown = 0};
     unsigned in_flight = 0;
     for (size_t i = 0; i < rw->n_targets; i++) {
-        json_array_append_new(replicas, replica_json(&rw->targets[i]));
-        measure_sum_add(&savings, &rw->targets[i].measure);
+        json_array_append_new(replicas, replica_json(rw->targets[i]));
+        measure_sum_add(&savings, &rw->targets[i]->measure);
     }
     json_object_set_new(total, "savings", measure_sum_json(&savings));
     for (size_t i = 0; i < REQUEST_STATE_COUNT; i++) {
@@ -162,10 +171,11 @@ static json_t *stats_page(const struct admin_world *w)
     }
     json_object_set_new(total, "in_flight", json_integer(in_flight));
     json_object_set_new(total, "states", states);
-    return json_pack("{s:s,s:I,s:o,s:o,s:o,s:o}", "version", INCIPIT_VERSION, "uptime_ms",
-                     (json_int_t)((loop_now_us(rw->loop) - w->start_us) / 1000), "total",
-                     total, "replicas", replicas, "store", store_json(rw->cache), "warm",
-                     warm_counts_json(w->warm));
+    return json_pack(
+        "{s:s,s:I,s:o,s:o,s:o,s:o,s:o}", "version", INCIPIT_VERSION, "uptime_ms",
+        (json_int_t)((loop_now_us(rw->loop) - w->start_us) / 1000), "total", total,
+        "replicas", replicas, "store", store_json(rw->cache), "warm",
+        warm_counts_json(w->warm), "configuration", reloads_json(w->reloads));
 }
 
 static json_t *cache_page(const struct admin_world *w)
@@ -200,7 +210,7 @@ static void on_readyz(const struct admin_world *w, struct front_request *rq)
 {
     bool ready = false;
     for (size_t i = 0; i < w->requests->n_targets; i++)
-        ready |= w->requests->targets[i].replica->mode >= REPLICA_OBSERVE;
+        ready |= w->requests->targets[i]->replica->mode >= REPLICA_OBSERVE;
     const bool warm = !w->warm || warm_is_ready(w->warm);
     const char *status = w->draining ? "stopping"
                          : !ready    ? "no replica is ready"

@@ -63,7 +63,7 @@ static void forget(const struct admin_world *w, struct action *a,
 {
     const struct request_world *rw = w->requests;
     for (size_t i = 0; i < rw->n_targets; i++)
-        replica_forget(rw->targets[i].replica, what);
+        replica_forget(rw->targets[i]->replica, what);
     a->left++;
     cache_forget(rw->cache, what, on_forgotten, a);
 }
@@ -80,7 +80,7 @@ static bool forget_prefix(const struct admin_world *w, struct action *a, json_t 
     for (size_t i = 0; readable && i < w->requests->n_targets; i++) {
         struct inspected in = {0};
         struct job job = {0};
-        inspect_body(&in, &job, w->requests->targets[i].replica, &who, r.api,
+        inspect_body(&in, &job, w->requests->targets[i]->replica, &who, r.api,
                      slice_of(body));
         readable = job.cacheable && in.pieces.n > 0;
         if (readable)

@@ -16,8 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "gateway/admin.h"
-#include "gateway/credential.h"
+#include "gateway_internal.h"
 
 /* For blocks that were asked for again: of the shares from 10 to 70 percent the one that
  * was nowhere worse than plain LRU on the traces of tests/unit/test_tree_traces.c. */
@@ -26,54 +25,10 @@
 #define TICK_SOON_MS 5 /* where there is more of it */
 #define QUIET_MS 20    /* how often a stopping gateway looks whether saves have ended */
 
-struct gateway {
-    const struct options *o;
-    struct loop *loop;
-    struct workers *workers;
-    struct cache *cache;
-    struct tenants *tenants;
-    struct keys *keys;
-    struct credential_digest admin_key;
-    struct loop_timer tick;
-    struct front *front, *admin_front;
-    struct request_target *targets;
-    struct figures total;
-    struct outlook *outlook; /* where it only observes */
-    struct request_world requests;
-    struct admin_world admin;
-    struct warm *warm;
-    struct loop_timer quiet, deadline;
-    bool stopping;
-    int result;
-};
-
-static struct front_options front_limits(const struct options *o)
-{
-    return (struct front_options){
-        .head = {.head_bytes = o->limits_head_bytes, .headers = o->limits_headers},
-        .body_bytes = o->limits_body_bytes,
-        .buffered_bytes = o->limits_buffered_bytes,
-        .connections = (unsigned)o->limits_connections,
-        .per_client = (unsigned)o->limits_connections_per_client,
-        .upload_rate = o->limits_upload_rate,
-        .download_rate = o->limits_download_rate,
-        .pace_ms = o->timeouts_pace_ms,
-        .head_ms = o->timeouts_head_ms,
-        .body_ms = o->timeouts_body_ms,
-        .idle_ms = o->timeouts_idle_ms,
-        .write_ms = o->timeouts_write_ms};
-}
-
 static void on_request(void *arg, struct front_request *rq)
 {
     struct gateway *g = arg;
     request_start(&g->requests, rq);
-}
-
-static bool may_ask(void *arg, const struct http_head *h, struct front_refusal *why)
-{
-    const struct gateway *g = arg;
-    return request_may(&g->requests, h, why);
 }
 
 static void on_admin_request(void *arg, struct front_request *rq)
@@ -120,76 +75,12 @@ static int open_cache(struct gateway *g, struct err *e)
     return g->cache ? 0 : e->code;
 }
 
-/* "Authorization: Bearer KEY"; "" where there is none. */
-static int read_key(const char *path, char *out, size_t size, struct err *e)
-{
-    char key[512];
-    const int rc = credential_file("the API key", path, key, sizeof(key), e);
-    snprintf(out, size, *key ? "Authorization: Bearer %s\r\n" : "%s", key);
-    return rc;
-}
-
 static void on_tick(void *arg)
 {
     struct gateway *g = arg;
     const bool more = cache_tick(g->cache, clock_mono_us() / 1000000,
                                  (int64_t)(clock_wall_ms() / 1000));
     timer_start(&g->tick, more ? TICK_SOON_MS : TICK_MS);
-}
-
-static void open_tenants(struct gateway *g)
-{
-    size_t n;
-    g->tenants = tenants_new(g->o, store_key(cache_store(g->cache)));
-    const struct cache_lifetime *v = tenants_lifetimes(g->tenants, &n);
-    cache_lifetimes(g->cache, (uint32_t)((g->o->store_ttl_ms + 999) / 1000), v, n);
-    on_tick(g);
-}
-
-static int open_replica(struct gateway *g, size_t i, struct err *e)
-{
-    static const char *const drivers[] = {"auto", "llamacpp", "openai"};
-    const struct options *o = g->o;
-    const struct options_upstream *u = &o->upstreams[i];
-    char authorization[600];
-    if (read_key(u->api_key_file, authorization, sizeof(authorization), e) != 0)
-        return e->code;
-    const struct replica_options ro = {
-        .name = u->name,
-        .url = u->url,
-        .driver = o->observe ? "openai" : drivers[u->driver],
-        .observe = o->observe,
-        .slot_dir = u->slot_dir,
-        .authorization = authorization,
-        .holdout = (double)o->measure_holdout / 1e4,
-        .queue_ms = o->timeouts_queue_ms,
-        .queue_max = (unsigned)o->limits_queue,
-        .save = o->store_save,
-        .second_sight = o->store_admission == OPTIONS_SECOND_SIGHT,
-        .min_tokens = (uint32_t)o->store_min_tokens,
-        .max_stall_ms = o->store_max_stall_ms,
-        .save_first = o->store_save_first,
-        .retry_ms = o->store_retry_ms,
-        .slot_ms = o->timeouts_slot_ms,
-        .upstream = {.tls = {.name = u->tls_name,
-                             .ca_file = u->tls_ca_file,
-                             .cert_file = u->tls_cert_file,
-                             .key_file = u->tls_key_file,
-                             .no_verify = !u->tls_verify},
-                     .connect_ms = o->timeouts_connect_ms,
-                     .first_byte_ms = o->timeouts_first_byte_ms,
-                     .stall_ms = o->timeouts_stall_ms,
-                     .pool_idle_ms = o->upstream_pool_idle_ms,
-                     .pool_max_requests = (unsigned)o->upstream_pool_max_requests,
-                     .pool_max_idle = (unsigned)o->upstream_pool_max_idle}};
-    g->targets[i].credentials = u->credentials;
-    if (!u->tls_verify)
-        log_event(LOG_WARN, "tls-not-verified", "replica", "%s", u->name, "why", "%s",
-                  "upstreams.tls_verify is off: who is in between can read and change "
-                  "everything",
-                  NULL);
-    g->targets[i].replica = replica_new(g->loop, g->workers, g->cache, &ro, e);
-    return g->targets[i].replica ? 0 : e->code;
 }
 
 /* A place to listen at, by its options. */
@@ -199,15 +90,15 @@ struct place {
 };
 
 static struct front *listen_at(struct gateway *g, const struct place *p,
-                               front_request_cb cb, front_check_cb check, struct err *e)
+                               front_request_cb cb, struct err *e)
 {
-    struct front_options fo = front_limits(g->o);
-    fo.check = check;
+    const bool admin = cb == on_admin_request;
+    struct front_options fo = gateway_front_options(g->o, admin);
     struct listener_file file = {.mode = (mode_t)p->mode};
     struct addr at;
     if (addr_resolve(&at, p->where, e) != 0 || listener_owner(&file, p->owner, e) != 0)
         return NULL;
-    if (cb == on_admin_request && !*g->o->admin_key_file && !addr_is_loopback(&at)) {
+    if (admin && !*g->o->admin_key_file && !addr_is_loopback(&at)) {
         err_set(e, ERR_INVALID,
                 "admin.listen: %s is not on loopback, so everybody would get in: set "
                 "admin.key_file, or listen at 127.0.0.1",
@@ -223,75 +114,62 @@ static struct front *listen_at(struct gateway *g, const struct place *p,
     return f;
 }
 
-static void fill_worlds(struct gateway *g)
+static void fill_worlds(struct gateway *g, const struct gateway_secrets *secrets)
 {
     uint64_t salt = 0;
     if (getrandom(&salt, sizeof(salt), GRND_NONBLOCK) != sizeof(salt))
         salt = loop_now_us(g->loop); /* only keeps ids of two runs apart */
     if (g->o->observe)
         g->outlook = outlook_new();
-    g->requests = (struct request_world){.loop = g->loop,
-                                         .cache = g->cache,
-                                         .tenants = g->tenants,
-                                         .keys = g->keys,
-                                         .targets = g->targets,
-                                         .n_targets = g->o->n_upstreams,
-                                         .total = &g->total,
-                                         .outlook = g->outlook,
-                                         .total_ms = g->o->timeouts_total_ms,
-                                         .relay_admin_paths =
-                                             g->o->admin_paths == OPTIONS_ADMIN_RELAY,
-                                         .cache_status = g->o->headers_cache_status,
-                                         .server_timing = g->o->headers_server_timing,
-                                         .access_log = g->o->log_access,
-                                         .next_id = 1,
-                                         .id_salt = salt};
-    g->admin = (struct admin_world){.requests = &g->requests,
-                                    .front = g->front,
-                                    .token_bytes = g->o->measure_token_bytes,
-                                    .start_us = loop_now_us(g->loop),
-                                    .key = g->admin_key,
-                                    .has_key = *g->o->admin_key_file != '\0',
-                                    .listen = g->o->admin_listen};
+    g->requests.loop = g->loop;
+    g->requests.cache = g->cache;
+    g->requests.total = &g->total;
+    g->requests.outlook = g->outlook;
+    g->requests.next_id = 1;
+    g->requests.id_salt = salt;
+    g->admin.requests = &g->requests;
+    g->admin.front = g->front;
+    g->admin.start_us = loop_now_us(g->loop);
+    gateway_apply(g, secrets);
+    on_tick(g);
     g->warm = g->admin.warm = warm_open(&g->requests, g->o);
 }
 
-static int open_secrets(struct gateway *g, struct err *e)
+static int open_targets(struct gateway *g, struct err *e)
 {
-    char key[512];
-    g->keys = keys_new(g->o, e);
-    if (!g->keys ||
-        credential_file("the admin key", g->o->admin_key_file, key, sizeof(key), e) != 0)
-        return e->code;
-    g->admin_key = credential_digest(slice_of(key));
+    g->targets = mem_zalloc(g->o->n_upstreams * sizeof(*g->targets));
+    for (; g->n_targets < g->o->n_upstreams; g->n_targets++) {
+        g->targets[g->n_targets] = gateway_target_new(g, g->o, g->n_targets, e);
+        if (!g->targets[g->n_targets])
+            return e->code;
+    }
     return 0;
 }
 
 static int start(struct gateway *g, struct err *e)
 {
     const struct options *o = g->o;
+    struct gateway_secrets secrets;
     if (!g->workers)
         return err_set(e, ERR_IO, "there are no threads for files");
-    if (open_secrets(g, e) != 0 || open_cache(g, e) != 0)
+    if (gateway_read_secrets(o, &secrets, e) != 0)
         return e->code;
-    open_tenants(g);
-    g->targets = mem_zalloc(o->n_upstreams * sizeof(*g->targets));
-    for (size_t i = 0; i < o->n_upstreams; i++)
-        if (open_replica(g, i, e) != 0)
-            return e->code;
+    g->keys = secrets.keys;
+    if (open_cache(g, e) != 0 || open_targets(g, e) != 0)
+        return e->code;
     const struct place clients = {"listening", o->listen, o->listen_owner,
                                   o->listen_mode};
     const struct place admin = {"admin", o->admin_listen, o->admin_listen_owner,
                                 o->admin_listen_mode};
-    g->front = listen_at(g, &clients, on_request, may_ask, e);
+    g->front = listen_at(g, &clients, on_request, e);
     if (!g->front)
         return e->code;
     if (*o->admin_listen) {
-        g->admin_front = listen_at(g, &admin, on_admin_request, NULL, e);
+        g->admin_front = listen_at(g, &admin, on_admin_request, e);
         if (!g->admin_front)
             return e->code;
     }
-    fill_worlds(g);
+    fill_worlds(g, &secrets);
     return 0;
 }
 
@@ -301,8 +179,10 @@ static void on_quiet(void *arg)
 {
     struct gateway *g = arg;
     unsigned busy = 0;
-    for (size_t i = 0; i < g->o->n_upstreams; i++)
-        busy += replica_busy(g->targets[i].replica);
+    for (size_t i = 0; i < g->n_targets; i++)
+        busy += replica_busy(g->targets[i]->replica);
+    for (size_t i = 0; i < g->n_leaving; i++)
+        busy += replica_busy(g->leaving[i]->replica);
     if (busy || store_busy(cache_store(g->cache)))
         timer_start(&g->quiet, QUIET_MS);
     else
@@ -339,8 +219,8 @@ static void on_stop_signal(void *arg)
     log_event(LOG_INFO, "stop", "how", "%s", "draining", NULL);
     stop_warming(g);
     timer_start(&g->deadline, g->o->timeouts_drain_ms);
-    for (size_t i = 0; i < g->o->n_upstreams; i++)
-        replica_drain(g->targets[i].replica);
+    for (size_t i = 0; i < g->n_targets; i++)
+        replica_drain(g->targets[i]->replica);
     front_drain(g->front, on_drained, g);
 }
 
@@ -352,12 +232,16 @@ static void take_down(struct gateway *g)
     stop_warming(g);
     front_close(g->front);
     front_close(g->admin_front);
-    for (size_t i = 0; g->targets && i < g->o->n_upstreams; i++)
-        busy += g->targets[i].replica ? replica_busy(g->targets[i].replica) : 0;
+    for (size_t i = 0; i < g->n_targets; i++)
+        busy += replica_busy(g->targets[i]->replica);
+    for (size_t i = 0; i < g->n_leaving; i++)
+        busy += replica_busy(g->leaving[i]->replica);
     if (busy)
         _Exit(0);
-    for (size_t i = 0; g->targets && i < g->o->n_upstreams; i++)
-        replica_free(g->targets[i].replica);
+    for (size_t i = 0; i < g->n_targets; i++)
+        gateway_target_free(g->targets[i]);
+    for (size_t i = 0; i < g->n_leaving; i++)
+        gateway_target_free(g->leaving[i]);
     if (g->cache)
         cache_part(g->cache);
     workers_free(g->workers);
@@ -368,17 +252,23 @@ static void take_down(struct gateway *g)
     timer_fini(&g->tick);
     timer_fini(&g->quiet);
     timer_fini(&g->deadline);
+    timer_fini(&g->leave);
     loop_free(g->loop);
     free(g->targets);
+    free(g->leaving);
+    if (g->reloaded)
+        options_free(g->reloaded);
+    free(g->reloaded);
 }
 
-int gateway_run(const struct options *o)
+int gateway_run(const struct options *o, const struct gateway_source *source)
 {
     struct gateway *g = mem_zalloc(sizeof(*g));
     struct err e = {0};
     log_set_level((enum log_level)o->log_level);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write(), not the end */
     g->o = o;
+    g->source = source;
     g->loop = loop_new();
     if (!g->loop) {
         free(g);
@@ -388,9 +278,11 @@ int gateway_run(const struct options *o)
     timer_init(&g->tick, g->loop, on_tick, g);
     timer_init(&g->quiet, g->loop, on_quiet, g);
     timer_init(&g->deadline, g->loop, on_deadline, g);
+    timer_init(&g->leave, g->loop, gateway_on_leave, g);
     /* Before it says that it listens: who reads that may stop it at once. */
     loop_on_signal(g->loop, SIGTERM, on_stop_signal, g);
     loop_on_signal(g->loop, SIGINT, on_stop_signal, g);
+    loop_on_signal(g->loop, SIGHUP, gateway_on_reload, g);
     if (start(g, &e) != 0) {
         log_event(LOG_ERROR, "start-failed", "why", "%s", e.text, NULL);
         g->result = e.code;

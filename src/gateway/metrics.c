@@ -101,8 +101,8 @@ static void put_counts(const struct request_world *w, struct buf *out, const cha
         put_head(out, rows[i].name, type, rows[i].help);
         for (size_t k = 0; k < w->n_targets; k++) {
             uint64_t v;
-            memcpy(&v, (const char *)of(&w->targets[k]) + rows[i].at, sizeof(v));
-            put_value(out, rows[i].name, w->targets[k].replica, NULL, NULL, v);
+            memcpy(&v, (const char *)of(w->targets[k]) + rows[i].at, sizeof(v));
+            put_value(out, rows[i].name, w->targets[k]->replica, NULL, NULL, v);
         }
     }
 }
@@ -114,14 +114,14 @@ static void put_outcomes(const struct request_world *w, struct buf *out)
     put_head(out, "incipit_outcomes_total", "counter", "Requests finished, by outcome.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < STATS_OUTCOMES; i++)
-            put_value(out, "incipit_outcomes_total", w->targets[k].replica, "outcome",
-                      outcomes[i], w->targets[k].figures.outcome[i]);
+            put_value(out, "incipit_outcomes_total", w->targets[k]->replica, "outcome",
+                      outcomes[i], w->targets[k]->figures.outcome[i]);
     put_head(out, "incipit_misses_total", "counter",
              "Generations without reuse, by reason.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < STATS_MISS_KINDS; i++)
-            put_value(out, "incipit_misses_total", w->targets[k].replica, "reason",
-                      stats_miss_name(i), w->targets[k].figures.misses[i]);
+            put_value(out, "incipit_misses_total", w->targets[k]->replica, "reason",
+                      stats_miss_name(i), w->targets[k]->figures.misses[i]);
 }
 
 static void put_summary(const struct request_world *w, struct buf *out, const char *name,
@@ -130,9 +130,9 @@ static void put_summary(const struct request_world *w, struct buf *out, const ch
     static const double ps[] = {0.5, 0.95};
     put_head(out, name, "summary", help);
     for (size_t k = 0; k < w->n_targets; k++) {
-        const struct replica *r = w->targets[k].replica;
+        const struct replica *r = w->targets[k]->replica;
         const struct quantile *q =
-            (const void *)((const char *)&w->targets[k].figures + at);
+            (const void *)((const char *)&w->targets[k]->figures + at);
         for (size_t i = 0; i < 2; i++) {
             const double v = quantile_get(q, ps[i]);
             buf_printf(out, "%s{replica=\"", name);
@@ -194,7 +194,7 @@ static struct gains *work_out_gains(const struct request_world *w)
 {
     struct gains *all = mem_array(w->n_targets, sizeof(*all));
     for (size_t k = 0; k < w->n_targets; k++) {
-        struct request_target *t = &w->targets[k];
+        struct request_target *t = w->targets[k];
         for (int i = 0; i < SAVINGS_SOURCES; i++)
             savings_total(&t->measure.confirmed, (enum savings_source)i,
                           &all[k].confirmed[i]);
@@ -221,7 +221,7 @@ static void put_confirmed(const struct request_world *w, const struct gains *all
              "Hits that these savings are of.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (int i = 0; i < SAVINGS_SOURCES; i++)
-            put_value(out, "incipit_savings_confirmed_requests", w->targets[k].replica,
+            put_value(out, "incipit_savings_confirmed_requests", w->targets[k]->replica,
                       "source", sources[i], all[k].confirmed[i].n);
     for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
         put_head(out, rows[row].name, "gauge", rows[row].help);
@@ -230,7 +230,7 @@ static void put_confirmed(const struct request_world *w, const struct gains *all
                 double ms;
                 memcpy(&ms, (const char *)&all[k].confirmed[i] + rows[row].at,
                        sizeof(ms));
-                put_seconds(out, rows[row].name, w->targets[k].replica, sources[i], ms);
+                put_seconds(out, rows[row].name, w->targets[k]->replica, sources[i], ms);
             }
     }
 }
@@ -251,7 +251,7 @@ static void put_measured(const struct request_world *w, const struct gains *all,
     put_head(out, "incipit_savings_measured_requests", "gauge",
              "Requests that are compared, by arm.");
     for (size_t k = 0; k < w->n_targets; k++) {
-        const struct replica *r = w->targets[k].replica;
+        const struct replica *r = w->targets[k]->replica;
         put_value(out, "incipit_savings_measured_requests", r, "arm", "cold",
                   all[k].measured.n_cold);
         put_value(out, "incipit_savings_measured_requests", r, "arm", "cached",
@@ -262,7 +262,7 @@ static void put_measured(const struct request_world *w, const struct gains *all,
         for (size_t k = 0; k < w->n_targets; k++) {
             double ms;
             memcpy(&ms, (const char *)&all[k].measured + rows[row].at, sizeof(ms));
-            put_seconds(out, rows[row].name, w->targets[k].replica, NULL, ms);
+            put_seconds(out, rows[row].name, w->targets[k]->replica, NULL, ms);
         }
     }
 }
@@ -289,25 +289,25 @@ static void put_replicas(const struct request_world *w, struct buf *out)
     put_head(out, "incipit_restore_failures_total", "counter", "Restores that failed.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
-            put_value(out, "incipit_restore_failures_total", w->targets[k].replica,
+            put_value(out, "incipit_restore_failures_total", w->targets[k]->replica,
                       "reason", restore_failure_name((enum restore_failure)i),
-                      w->targets[k].replica->n.restore_failures[i]);
+                      w->targets[k]->replica->n.restore_failures[i]);
     put_head(out, "incipit_saves_skipped_total", "counter", "Slots that were not saved.");
     for (size_t k = 0; k < w->n_targets; k++)
         for (size_t i = 0; i < SAVE_SKIP_KINDS; i++)
-            put_value(out, "incipit_saves_skipped_total", w->targets[k].replica, "reason",
-                      save_skip_name((enum save_skip)i),
-                      w->targets[k].replica->n.saves_skipped[i]);
+            put_value(out, "incipit_saves_skipped_total", w->targets[k]->replica,
+                      "reason", save_skip_name((enum save_skip)i),
+                      w->targets[k]->replica->n.saves_skipped[i]);
     put_scratch(w, out);
     put_head(out, "incipit_replica_mode", "gauge",
              "0 down, 1 starting, 2 observe, 3 store.");
     for (size_t k = 0; k < w->n_targets; k++)
-        put_value(out, "incipit_replica_mode", w->targets[k].replica, NULL, NULL,
-                  (uint64_t)w->targets[k].replica->mode);
+        put_value(out, "incipit_replica_mode", w->targets[k]->replica, NULL, NULL,
+                  (uint64_t)w->targets[k]->replica->mode);
     put_head(out, "incipit_replica_in_flight", "gauge", "Requests with this replica.");
     for (size_t k = 0; k < w->n_targets; k++)
-        put_value(out, "incipit_replica_in_flight", w->targets[k].replica, NULL, NULL,
-                  w->targets[k].replica->in_flight);
+        put_value(out, "incipit_replica_in_flight", w->targets[k]->replica, NULL, NULL,
+                  w->targets[k]->replica->in_flight);
 }
 
 static void put_one(struct buf *out, const char *name, const char *type, const char *help,
@@ -426,6 +426,10 @@ void metrics_write(const struct admin_world *w, struct buf *out)
     put_cache(rw->cache, out);
     put_redis(rw->cache, out);
     put_front(w->front, out);
+    put_one(out, "incipit_configuration_generation", "gauge",
+            "1 with that of the start, one more for each reload.", w->reloads->done + 1);
+    put_one(out, "incipit_reload_failures_total", "counter",
+            "Configurations that were read again and not taken.", w->reloads->failed);
     put_head(out, "incipit_requests_in_state", "gauge", "Requests under way, by state.");
     for (size_t i = 0; i < REQUEST_STATE_COUNT; i++)
         buf_printf(out, "incipit_requests_in_state{state=\"%s\"} %u\n",

@@ -588,6 +588,113 @@ int options_check(const struct options *o, struct err *e)
     return rc ? rc : check_tenants(o, e);
 }
 
+/* ---- replacing those of a running gateway ------------------------------------------ */
+
+/* Keys that take effect at once, or all that begin with these. */
+static const char *const live[] = {"admin.key_file",
+                                   "admin_paths",
+                                   "headers.",
+                                   "keys.",
+                                   "keys_file",
+                                   "limits.",
+                                   "log.",
+                                   "measure.token_bytes",
+                                   "store.admission",
+                                   "store.max_stall",
+                                   "store.min_tokens",
+                                   "store.retry",
+                                   "store.save",
+                                   "store.save_first",
+                                   "store.ttl",
+                                   "tenants.",
+                                   "timeouts.",
+                                   "upstream_pool.",
+                                   "upstreams.api_key_file",
+                                   "upstreams.credentials"};
+
+bool options_is_live(const char *key)
+{
+    for (size_t i = 0; i < sizeof(live) / sizeof(live[0]); i++) {
+        const size_t len = strlen(live[i]);
+        if (live[i][len - 1] == '.' ? strncmp(key, live[i], len) == 0
+                                    : strcmp(key, live[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool same_field(const struct options_row *r, const void *a, const void *b)
+{
+    struct buf x = {0}, y = {0};
+    options_kinds[r->kind].write(r, a, &x);
+    options_kinds[r->kind].write(r, b, &y);
+    const bool same = slice_eq(buf_slice(&x), buf_slice(&y));
+    buf_free(&x);
+    buf_free(&y);
+    return same;
+}
+
+static void copy_field(const struct options_row *r, void *to, const void *from)
+{
+    if (options_kinds[r->kind].size) {
+        memcpy(to, from, options_kinds[r->kind].size);
+        return;
+    }
+    free(*(char **)to);
+    *(char **)to = mem_strdup(*(char *const *)from);
+}
+
+/* The rows of `l` (NULL: those in no list) that are not live. True: they agree. */
+static bool settle_fields(const struct options_list *l, void *fresh, const void *running,
+                          void (*tell)(void *arg, const char *key), void *arg)
+{
+    bool same = true;
+    for (const struct options_row *r = rows; r < rows + N_ROWS; r++) {
+        if (options_list_of(r->key) != l || is_short_form(r) || options_is_live(r->key))
+            continue;
+        const void *was = (const char *)running + r->offset;
+        if (same_field(r, field_of(fresh, r), was))
+            continue;
+        same = false;
+        copy_field(r, field_of(fresh, r), was);
+        if (tell)
+            tell(arg, r->key);
+    }
+    return same;
+}
+
+/* The whole list as it was. */
+static void settle_warm(struct options *fresh, const struct options *running,
+                        void (*tell)(void *arg, const char *key), void *arg)
+{
+    const struct options_list *l = options_list_named("warm");
+    bool same = fresh->n_warm == running->n_warm;
+    for (size_t i = 0; same && i < fresh->n_warm; i++)
+        same = settle_fields(l, &fresh->warm[i], &running->warm[i], NULL, NULL);
+    if (same)
+        return;
+    tell(arg, "warm");
+    options_list_clear(fresh, l);
+    fresh->warm = mem_zalloc((running->n_warm + 1) * sizeof(*fresh->warm));
+    fresh->n_warm = running->n_warm;
+    for (size_t i = 0; i < fresh->n_warm; i++) {
+        set_defaults(&fresh->warm[i], l);
+        settle_fields(l, &fresh->warm[i], &running->warm[i], NULL, NULL);
+    }
+}
+
+void options_settle(struct options *fresh, const struct options *running,
+                    void (*tell)(void *arg, const char *key), void *arg)
+{
+    const struct options_list *l = options_list_named("upstreams");
+    settle_fields(NULL, fresh, running, tell, arg);
+    settle_warm(fresh, running, tell, arg);
+    for (size_t i = 0; i < fresh->n_upstreams; i++)
+        for (size_t k = 0; k < running->n_upstreams; k++)
+            if (strcmp(fresh->upstreams[i].url, running->upstreams[k].url) == 0)
+                settle_fields(l, &fresh->upstreams[i], &running->upstreams[k], tell, arg);
+}
+
 /* ---- printing ---------------------------------------------------------------------- */
 
 static void put_list(struct options *o, const struct options_list *l, struct buf *b)

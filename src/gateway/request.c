@@ -494,9 +494,9 @@ static int readiness(const struct replica *r)
 /* Of the readiest replicas the one that has the least to do. */
 static struct request_target *choose_target(struct request_world *w)
 {
-    struct request_target *best = &w->targets[0];
+    struct request_target *best = w->targets[0];
     for (size_t i = 1; i < w->n_targets; i++) {
-        struct request_target *t = &w->targets[i];
+        struct request_target *t = w->targets[i];
         const int more = readiness(t->replica) - readiness(best->replica);
         if (more > 0 || (more == 0 && t->replica->in_flight < best->replica->in_flight))
             best = t;

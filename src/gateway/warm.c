@@ -281,6 +281,8 @@ static void look_after(struct item *it)
 
 static void look_at(struct item *it)
 {
+    if (!it->replica) /* it has left */
+        return;
     const enum replica_mode mode = it->replica->mode;
     if (it->state == DONE || it->state == FAILED)
         look_after(it);
@@ -380,6 +382,12 @@ static void on_replica(void *arg, struct replica *r)
     soon(arg);
 }
 
+static void watch(struct warm *w, struct replica *r)
+{
+    r->on_mode = r->on_saved = on_replica;
+    r->arg = w;
+}
+
 /* Items for the replicas it is for; without a body there is none. */
 static void add_items(struct warm_entry *e)
 {
@@ -388,7 +396,7 @@ static void add_items(struct warm_entry *e)
         return;
     e->items = mem_zalloc((world->n_targets + 1) * sizeof(*e->items));
     for (size_t i = 0; i < world->n_targets; i++) {
-        struct replica *r = world->targets[i].replica;
+        struct replica *r = world->targets[i]->replica;
         if (*e->wanted_replica && strcmp(e->wanted_replica, r->name) != 0)
             continue;
         e->items[e->n_items++] =
@@ -467,7 +475,9 @@ static bool is_taken(const struct warm *w, const char *name)
     return false;
 }
 
-static void add_listed(struct warm *w, const struct options_warm *o)
+/* For all replicas that it names, or for one that came later: under the same name. */
+static void add_listed(struct warm *w, const struct options_warm *o,
+                       const struct replica *only)
 {
     char name[CACHE_PIN_NAME + 1], first[CACHE_PIN_NAME + 1];
     struct buf text = {0};
@@ -477,14 +487,14 @@ static void add_listed(struct warm *w, const struct options_warm *o)
     else
         name_of_file(o->file, first);
     snprintf(name, sizeof(name), "%s", first);
-    for (int i = 2; is_taken(w, name); i++)
+    for (int i = 2; !only && is_taken(w, name); i++)
         snprintf(name, sizeof(name), "%.56s-%d", first, i);
     read_file(o->file, &text, &e);
     const struct warm_command c = {.text = buf_slice(&text),
                                    .name = name,
                                    .path = o->path,
                                    .model = o->model,
-                                   .replica = o->replica,
+                                   .replica = only ? only->name : o->replica,
                                    .pin = true,
                                    .compute = true};
     add_entry(w, &c, &e)->listed = true;
@@ -499,14 +509,42 @@ struct warm *warm_open(struct request_world *world, const struct options *o)
     w->before_ready = o->warm_before_ready;
     list_init(&w->entries);
     timer_init(&w->clock, world->loop, on_clock, w);
-    for (size_t i = 0; i < world->n_targets; i++) {
-        world->targets[i].replica->on_mode = on_replica;
-        world->targets[i].replica->on_saved = on_replica;
-        world->targets[i].replica->arg = w;
-    }
+    for (size_t i = 0; i < world->n_targets; i++)
+        watch(w, world->targets[i]->replica);
     for (size_t i = 0; i < o->n_warm; i++)
-        add_listed(w, &o->warm[i]);
+        add_listed(w, &o->warm[i], NULL);
     return w;
+}
+
+void warm_join(struct warm *w, const struct options *o, struct replica *r)
+{
+    watch(w, r);
+    for (size_t i = 0; i < o->n_warm; i++)
+        if (!*o->warm[i].replica || strcmp(o->warm[i].replica, r->name) == 0)
+            add_listed(w, &o->warm[i], r);
+}
+
+void warm_part(struct warm *w, struct replica *r)
+{
+    r->on_mode = r->on_saved = NULL;
+    LIST_EACH (link, &w->entries) {
+        struct warm_entry *e = LIST_ENTRY(link, struct warm_entry, link);
+        for (size_t i = 0; i < e->n_items; i++) {
+            struct item *it = &e->items[i];
+            if (it->replica != r)
+                continue;
+            if (it->state != DONE && it->state != FAILED)
+                finish(it, FAILED, 503,
+                       "the upstream was taken out of the configuration");
+            it->replica = NULL;
+            it->outcome.replica = "";
+        }
+    }
+}
+
+void warm_set_save(struct warm *w, bool save)
+{
+    w->save = save;
 }
 
 void warm_close(struct warm *w)
@@ -515,7 +553,7 @@ void warm_close(struct warm *w)
         return;
     w->closing = true;
     for (size_t i = 0; i < w->world->n_targets; i++)
-        w->world->targets[i].replica->on_mode = w->world->targets[i].replica->on_saved =
+        w->world->targets[i]->replica->on_mode = w->world->targets[i]->replica->on_saved =
             NULL;
     while (!list_empty(&w->entries)) {
         struct warm_entry *e = LIST_ENTRY(w->entries.next, struct warm_entry, link);
@@ -570,6 +608,8 @@ bool warm_is_ready(struct warm *w)
         const struct warm_entry *e = LIST_ENTRY(link, struct warm_entry, link);
         for (size_t i = 0; w->before_ready && e->listed && i < e->n_items; i++) {
             const struct item *it = &e->items[i];
+            if (!it->replica)
+                continue;
             const enum replica_mode mode = it->replica->mode;
             if (is_active(it) || (it->state == PENDING &&
                                   (mode == REPLICA_STORE || mode == REPLICA_STARTING)))

@@ -34,23 +34,55 @@ uint32_t cache_root_tenant(struct hash128 root)
     return (uint32_t)(root.hi >> TENANT_SHIFT);
 }
 
+static uint32_t longer(uint32_t a, uint32_t b)
+{
+    return !a || !b ? 0 : a > b ? a : b;
+}
+
+static uint32_t ttl_in(const struct cache_lifetime *v, size_t n, uint32_t other,
+                       uint32_t tenant)
+{
+    for (size_t i = 0; i < n; i++)
+        if (v[i].tenant == tenant)
+            return v[i].ttl_s;
+    return other;
+}
+
+static uint32_t ttl_of(const struct cache *c, uint32_t tenant)
+{
+    return ttl_in(c->lifetimes, c->n_lifetimes, c->ttl_s, tenant);
+}
+
+/* Of all who had `before` until now, the longest. */
+static uint32_t new_ttl(const struct cache *c, uint32_t before, uint32_t ttl_s,
+                        const struct cache_lifetime *v, size_t n)
+{
+    const bool unlisted = c->ttl_s == before;
+    bool any = unlisted;
+    uint32_t longest = unlisted ? ttl_s : 1;
+    for (size_t i = 0; i < c->n_lifetimes; i++) {
+        if (c->lifetimes[i].ttl_s != before)
+            continue;
+        longest = longer(longest, ttl_in(v, n, ttl_s, c->lifetimes[i].tenant));
+        any = true;
+    }
+    for (size_t i = 0; unlisted && i < n; i++)
+        if (ttl_of(c, v[i].tenant) == before)
+            longest = longer(longest, v[i].ttl_s);
+    return any ? longest : before;
+}
+
 void cache_lifetimes(struct cache *c, uint32_t ttl_s, const struct cache_lifetime *v,
                      size_t n)
 {
+    for (unsigned i = 0; i < c->n_orders; i++)
+        c->orders[i].ttl_s = new_ttl(c, c->orders[i].ttl_s, ttl_s, v, n);
     c->ttl_s = ttl_s;
     free(c->lifetimes);
     c->lifetimes = mem_array(n + 1, sizeof(*c->lifetimes));
     if (n)
         memcpy(c->lifetimes, v, n * sizeof(*v));
     c->n_lifetimes = n;
-}
-
-static uint32_t ttl_of(const struct cache *c, uint32_t tenant)
-{
-    for (size_t i = 0; i < c->n_lifetimes; i++)
-        if (c->lifetimes[i].tenant == tenant)
-            return c->lifetimes[i].ttl_s;
-    return c->ttl_s;
 }
 
 /* 0: nothing ever expires. */

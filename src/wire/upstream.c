@@ -165,6 +165,13 @@ struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
     return u;
 }
 
+void upstream_set_options(struct upstream *u, const struct upstream_options *o)
+{
+    u->o = *o;
+    u->o.url = NULL;
+    u->o.tls = (struct tls_options){0}; /* that is kept elsewhere */
+}
+
 void upstream_on_lost(struct upstream *u, loop_cb lost, void *arg)
 {
     u->lost = lost;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/buf.h"
 #include "cmocka_all.h"
 
 static struct options o;
@@ -586,6 +587,47 @@ static void test_options_check_refuses_what_is_there_twice(void **state)
     assert_int_equal(options_check(&o, NULL), 0);
 }
 
+static void note_key(void *arg, const char *key)
+{
+    buf_printf(arg, "%s ", key);
+}
+
+static void assert_settles(const char *running_text, const char *fresh_text,
+                           const char *named)
+{
+    struct options running, fresh;
+    struct buf keys = {0};
+    options_default(&running);
+    options_default(&fresh);
+    assert_int_equal(options_parse(&running, slice_of(running_text), "a", &e), 0);
+    assert_int_equal(options_parse(&fresh, slice_of(fresh_text), "b", &e), 0);
+    options_settle(&fresh, &running, note_key, &keys);
+    char *got = buf_take_str(&keys);
+    assert_string_equal(got, named);
+    free(got);
+    assert_int_equal(fresh.block_tokens, running.block_tokens);
+    assert_int_equal(fresh.n_warm, running.n_warm);
+    for (size_t i = 0; i < fresh.n_warm; i++)
+        assert_string_equal(fresh.warm[i].file, running.warm[i].file);
+    options_free(&running);
+    options_free(&fresh);
+}
+
+static void test_options_settle_puts_back_what_needs_a_restart(void **state)
+{
+    (void)state;
+    assert_settles("block_tokens: 64", "limits: {queue: 1}\ntenants: [{name: t}]", "");
+    assert_settles("block_tokens: 128", "block_tokens: 64\nlisten: 127.0.0.1:1",
+                   "listen block_tokens ");
+    assert_settles("warm: [{file: a}, {file: b}]", "warm: [{file: a}]", "warm ");
+    assert_settles("warm: [{file: a}]", "warm: [{file: b}]", "warm ");
+    assert_settles("warm: [{file: a}]", "warm: [{file: a}]", "");
+    assert_settles("upstreams: [{url: http://a:1, name: x}]",
+                   "upstreams: [{url: http://b:1}, {url: http://a:1, name: y, driver: "
+                   "openai, credentials: remove}]",
+                   "upstreams.name upstreams.driver ");
+}
+
 static void test_options_print_reads_back_the_same(void **state)
 {
     (void)state;
@@ -709,6 +751,7 @@ int main(void)
         TEST(test_options_every_number_is_limited_at_both_ends),
         TEST(test_options_check_needs_an_upstream),
         TEST(test_options_check_refuses_what_is_there_twice),
+        TEST(test_options_settle_puts_back_what_needs_a_restart),
         TEST(test_options_print_reads_back_the_same),
         TEST(test_options_load_names_the_file),
         TEST(test_options_load_refuses_huge_files),
