@@ -2,8 +2,8 @@
 #ifndef INCIPIT_CMD_BENCH_H
 #define INCIPIT_CMD_BENCH_H
 
-/* What cmd_bench.c and its neighbours share: what is sent and when; a load that is raised in
- * steps; files. */
+/* What cmd_bench.c and its neighbours share: what is sent and when; a load that is
+ * raised in steps; files. */
 
 #include <stdbool.h>
 

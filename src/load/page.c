@@ -32,6 +32,7 @@ static void put_page(struct page *p)
     page_head(p);
     page_conclusions(p);
     page_contrasts(p);
+    page_output(p);
     page_curve(p);
     page_prompts(p);
     page_spreads(p);

@@ -102,24 +102,20 @@ static void point_contrast(struct page *p)
 
 static void point_knees(struct page *p)
 {
-    const json_t *knees = json_object_get(p->doc, "knee"), *k;
-    size_t i;
-    json_array_foreach(knees, i, k)
-    {
-        const double share = 100 * page_number(k, "share");
-        char load[PAGE_LOAD];
-        const char *arm = page_string(k, "arm");
-        if (i == PAGE_ARMS || isnan(share))
-            break;
-        page_load_text(p, k, load);
-        if (isnan(page_load_of(k)))
-            point(p, "%.32s: at no step were %.4g %% of the answers good.",
-                  arm ? arm : "?", share);
+    const json_t *knees = json_object_get(p->doc, "knee");
+    for (size_t i = 0; i < p->n_arms && i < json_array_size(knees); i++) {
+        const json_t *knee = json_array_get(knees, i);
+        const double share = 100 * page_number(knee, "share");
+        char name[PREFIX], load[PAGE_LOAD];
+        page_load_text(p, knee, load);
+        if (isnan(share))
+            continue;
+        if (isnan(page_load_of(knee)))
+            point(p, "%sAt no step were %.4g %% of the answers good.",
+                  prefix(p, &p->arm[i], name), share);
         else
-            point(p,
-                  "%.32s: %s is the highest step with at least %.4g %% good "
-                  "answers.",
-                  arm ? arm : "?", load, share);
+            point(p, "%s%s: the highest step with at least %.4g %% good answers.",
+                  prefix(p, &p->arm[i], name), load, share);
     }
 }
 
@@ -174,8 +170,10 @@ static void point_method(struct page *p)
                  "comparison, and each might be faster alone.");
     if (!p->second)
         point(p, "This is one run: how much another one would differ is not known.");
-    point(p, "Words are drawn, not real prompts, unless bodies of a file were sent; what "
-             "was answered is not looked at.");
+    point(p, "Words are drawn, not real prompts, unless a file gave them%s.",
+          json_is_object(json_object_get(p->doc, "output"))
+              ? ""
+              : "; what was answered is not looked at");
 }
 
 static bool was_stopped(const struct page *p)

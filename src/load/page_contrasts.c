@@ -142,14 +142,15 @@ static void put_method(struct page *page)
     if (isnan(n_a) || isnan(n_b))
         page_note(page->out, "Too few values of whole answers for an interval.");
     else
-        page_note(page->out,
-                  "Whole answers: n = %.0f and %.0f, %s. Means: bootstrap-t; medians: "
-                  "percentile bootstrap; 95 %% intervals. Of twenty such intervals one "
-                  "is wrong by chance.",
-                  n_a, n_b,
-                  json_is_true(json_object_get(c, "paired"))
-                      ? "compared in pairs of the same request"
-                      : "different requests, compared as a whole");
+        page_note(
+            page->out,
+            "Whole answers%s%s: n = %.0f and %.0f, %s. Means: bootstrap-t; medians: "
+            "percentile bootstrap; 95 %% intervals. Of twenty such intervals one "
+            "is wrong by chance.",
+            *page->of ? " of " : "", page->of, n_a, n_b,
+            json_is_true(json_object_get(c, "paired"))
+                ? "compared in pairs of the same request"
+                : "different requests, compared as a whole");
 }
 
 void page_contrasts(struct page *page)

@@ -43,25 +43,25 @@ static double good_high(const json_t *step)
     return member(step, "good", "high");
 }
 
-static double ttft(const json_t *step, const char *which)
+static double first_token(const json_t *step, const char *which)
 {
     const json_t *q = json_object_get(step, "quantiles");
-    return page_number(json_object_get(q, "ttft_ms"), which);
+    return page_number(json_object_get(q, "first_ms"), which);
 }
 
-static double ttft_p50(const json_t *step)
+static double first_p50(const json_t *step)
 {
-    return ttft(step, "p50");
+    return first_token(step, "p50");
 }
 
-static double ttft_p90(const json_t *step)
+static double first_p90(const json_t *step)
 {
-    return ttft(step, "p90");
+    return first_token(step, "p90");
 }
 
-static double ttft_p99(const json_t *step)
+static double first_p99(const json_t *step)
 {
-    return ttft(step, "p99");
+    return first_token(step, "p99");
 }
 
 /* ---- series ------------------------------------------------------------------------ */
@@ -167,6 +167,17 @@ static void draw_line(struct plot *plot, const struct page *p, const struct page
     }
 }
 
+/* The highest step that was good enough. */
+static void draw_knees(struct plot *plot, const struct page *p)
+{
+    const json_t *knees = json_object_get(p->doc, "knee");
+    for (size_t a = 0; a < p->n_arms; a++) {
+        const double x = page_load_of(json_array_get(knees, a));
+        plot_rule(plot, x, plot->y.scale.low, x, plot->y.scale.high,
+                  a ? "b d3 thin" : "a d3 thin");
+    }
+}
+
 static void draw_keys(const struct page *p, const struct chart *c)
 {
     page_keys(p->out);
@@ -195,6 +206,7 @@ static void draw(const struct page *p, const struct chart *c)
         const double at[] = {fmax(plot.x.scale.low, 0), end};
         plot_line(&plot, at, at, 2, false, "n d3");
     }
+    draw_knees(&plot, p);
     for (size_t a = 0; a < p->n_arms; a++) {
         if (c->intervals)
             draw_intervals(&plot, p, &p->arm[a]);
@@ -210,9 +222,9 @@ static void draw(const struct page *p, const struct chart *c)
 
 static void put_step(const struct page *p, const json_t *step)
 {
-    char name[PAGE_LOAD + 40], load[PAGE_LOAD];
+    char name[SCALE_LABEL + 40], load[SCALE_LABEL];
     const char *arm = page_string(step, "arm");
-    page_load_text(p, step, load);
+    scale_label(SCALE_COUNT, page_load_of(step), load);
     snprintf(name, sizeof(name), "%s%s%.32s", load, p->n_arms > 1 ? ", " : "",
              p->n_arms > 1 && arm ? arm : "");
     page_row(p->out, name);
@@ -220,23 +232,27 @@ static void put_step(const struct page *p, const json_t *step)
     page_cell_number(p->out, member(step, "outcomes", "completed"), 0);
     page_cell_number(p->out, member(step, "good", "n"), 0);
     page_cell_number(p->out, 100 * good_share(step), 1);
-    page_cell_number(p->out, ttft_p50(step), 1);
-    page_cell_number(p->out, ttft_p90(step), 1);
-    page_cell_number(p->out, ttft_p99(step), 1);
+    page_cell_number(p->out, first_p50(step), 1);
+    page_cell_number(p->out, first_p90(step), 1);
+    page_cell_number(p->out, first_p99(step), 1);
     page_cell_number(p->out, requests_per_s(step), 2);
     page_cell_number(p->out, tokens_per_s(step), 1);
     page_cell_number(p->out, 100 * member(step, "tokens", "hit_rate"), 1);
     page_cell_number(p->out, page_number(step, "seconds"), 1);
+    page_counts(p->out, json_object_get(json_object_get(step, "good"), "failed"));
     page_row_end(p->out);
 }
 
 static void put_table(const struct page *p)
 {
+    char columns[240];
     const json_t *step;
     size_t i;
-    page_table(p->out, "Steps",
-               "load|sent|completed|judged|good, %|TTFT p50, ms|p90|p99|requests/s|"
-               "output tokens/s|cached, %|seconds");
+    snprintf(columns, sizeof(columns),
+             "%s|sent|completed|judged|good, %%|first token p50, ms|p90|p99|requests/s|"
+             "output tokens/s|cached, %%|seconds|not good by",
+             page_load_words(p));
+    page_table(p->out, "Steps", columns);
     json_array_foreach(p->steps, i, step)
     {
         if (i < PAGE_STEPS)
@@ -258,11 +274,13 @@ static void put_method(const struct page *p)
         buf_printf(&text, ", %.20s within %s", key, value);
     }
     char *words = buf_take_str(&text);
-    page_note(p->out,
-              "%zu steps, each with a load of its own. Good: completed with an "
-              "answer%.200s. Thin upright lines: 95 %% interval of the share (Wilson). "
-              "What was sent while a step settled is not counted.",
-              json_array_size(p->steps) / (p->n_arms ? p->n_arms : 1), words);
+    page_note(
+        p->out,
+        "%zu steps, each with a load of its own. Good: completed with an "
+        "answer%.200s. Thin upright lines: 95 %% interval of the share (Wilson); dotted: "
+        "the highest step that was good enough. "
+        "What was sent while a step settled is not counted.",
+        json_array_size(p->steps) / (p->n_arms ? p->n_arms : 1), words);
     free(words);
 }
 
@@ -284,11 +302,11 @@ static const struct chart charts[] = {
     {.title = "Time to first token over load",
      .desc = "Quantiles of the time to first token at each step; the table has the "
              "figures.",
-     .y_words = "first token, from sent",
+     .y_words = "first token, from plan",
      .unit = SCALE_MS,
-     .line = {{ttft_p50, "p50", "", PLOT_DOT},
-              {ttft_p90, "p90", "d2", PLOT_SQUARE},
-              {ttft_p99, "p99", "d3", PLOT_TRIANGLE}},
+     .line = {{first_p50, "p50", "", PLOT_DOT},
+              {first_p90, "p90", "d2", PLOT_SQUARE},
+              {first_p99, "p99", "d3", PLOT_TRIANGLE}},
      .may_be_log = true},
     {.title = "Output tokens over load",
      .desc = "Tokens generated each second at each step; the table has the figures.",

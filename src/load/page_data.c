@@ -85,7 +85,7 @@ double page_load_of(const json_t *step)
 const char *page_load_words(const struct page *p)
 {
     const json_t *load = json_object_get(json_array_get(p->steps, 0), "load");
-    return json_object_get(load, "rate") ? "requests/s sent" : "requests under way";
+    return json_object_get(load, "rate") ? "requests/s" : "requests under way";
 }
 
 void page_load_text(const struct page *p, const json_t *step, char out[PAGE_LOAD])
@@ -104,12 +104,19 @@ static double step_to_draw(const struct page *p)
     return isnan(step) ? page_number(last, "step") : step;
 }
 
+static const json_t *contrasts_of_step(const json_t *doc, double step)
+{
+    const json_t *all = json_object_get(doc, "step_contrasts");
+    return step >= 1 && step <= PAGE_STEPS ? json_array_get(all, (size_t)step - 1) : NULL;
+}
+
 static void load_steps(struct page *p)
 {
     const double wanted = step_to_draw(p);
     char load[PAGE_LOAD];
     const json_t *s;
     size_t i;
+    p->contrasts = contrasts_of_step(p->doc, wanted);
     json_array_foreach(p->steps, i, s)
     {
         if (page_number(s, "step") != wanted || p->n_arms == PAGE_ARMS)

@@ -11,11 +11,18 @@ static void put_load(struct page *p, const json_t *settings)
     const char *loop = page_string(settings, "loop");
     const bool open = loop && strcmp(loop, "open") == 0;
     char level[SCALE_LABEL];
-    scale_label(SCALE_COUNT, page_number(settings, open ? "rate" : "concurrency"), level);
+    const bool trace = open && !json_object_get(settings, "rate");
+    scale_label(SCALE_COUNT,
+                page_number(settings, trace  ? "speed"
+                                      : open ? "rate"
+                                             : "concurrency"),
+                level);
     struct buf text = {0};
     if (p->steps)
         buf_printf(&text, "%s loop in %zu steps", loop ? loop : "not known",
                    json_array_size(json_object_get(settings, "steps")));
+    else if (trace)
+        buf_printf(&text, "open loop, a trace at %s of its speed", level);
     else if (open)
         buf_printf(&text, "open loop, %s requests/s", level);
     else
@@ -125,28 +132,6 @@ static void put_completed(struct page *p)
 
 /* ---- outcomes ---------------------------------------------------------------------- */
 
-static void put_counts(struct page *p, json_t *counts)
-{
-    const char *before = "", *key;
-    json_t *n;
-    char times[PAGE_NUMBER];
-    size_t shown = 0;
-    buf_append_str(p->out, "<td>");
-    json_object_foreach(counts, key, n)
-    {
-        if (shown++ == 10) {
-            buf_append_str(p->out, ", \xE2\x80\xA6");
-            break;
-        }
-        buf_append_str(p->out, before);
-        page_text(p->out, key);
-        page_format(page_value(n), 0, times);
-        buf_printf(p->out, ": %s", times);
-        before = ", ";
-    }
-    buf_append_str(p->out, shown ? "</td>" : "\xE2\x80\x93</td>");
-}
-
 static void put_outcomes(struct page *p, const json_t *arm, const char *name)
 {
     static const char *const names[] = {"sent",        "completed", "refused",
@@ -155,8 +140,8 @@ static void put_outcomes(struct page *p, const json_t *arm, const char *name)
     page_row(p->out, name);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         page_cell_number(p->out, page_number(o, names[i]), 0);
-    put_counts(p, json_object_get(o, "statuses"));
-    put_counts(p, json_object_get(o, "errors"));
+    page_counts(p->out, json_object_get(o, "statuses"));
+    page_counts(p->out, json_object_get(o, "errors"));
     page_cell_number(p->out, page_number(arm, "seconds"), 2);
     page_row_end(p->out);
 }

@@ -84,6 +84,9 @@ double page_reused(const struct page_arm *a, size_t i);
 
 /* ---- markup (page_markup.c) -------------------------------------------------------- */
 
+/* A cell of counts by name that are above 0. */
+void page_counts(struct buf *out, json_t *counts);
+
 /* Text of a document, cut. NULL is "not known". */
 void page_text(struct buf *out, const char *text);
 
@@ -123,6 +126,7 @@ void page_prompts(struct page *p);
 void page_spreads(struct page *p);
 void page_timeline(struct page *p);
 void page_reuse(struct page *p);
+void page_output(struct page *p);
 void page_resources(struct page *p);
 void page_tables(struct page *p);
 

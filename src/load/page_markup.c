@@ -8,6 +8,8 @@
 #include "base/html.h"
 #include "base/mem.h"
 
+#define MOST_COUNTS 10 /* of a cell */
+
 void page_text(struct buf *out, const char *text)
 {
     html_text_cut(slice_of(text ? text : "not known"), PAGE_TEXT, out);
@@ -97,6 +99,29 @@ void page_row_end(struct buf *out)
 void page_table_end(struct buf *out)
 {
     buf_append_str(out, "</tbody></table></div>\n");
+}
+
+void page_counts(struct buf *out, json_t *counts)
+{
+    const char *key;
+    char times[PAGE_NUMBER];
+    json_t *n;
+    size_t shown = 0;
+    buf_append_str(out, "<td>");
+    json_object_foreach(counts, key, n)
+    {
+        if (!(page_value(n) > 0))
+            continue;
+        if (shown++ == MOST_COUNTS) {
+            buf_append_str(out, ", \xE2\x80\xA6");
+            break;
+        }
+        buf_append_str(out, shown > 1 ? ", " : "");
+        page_text(out, key);
+        page_format(page_value(n), 0, times);
+        buf_printf(out, ": %s", times);
+    }
+    buf_append_str(out, shown ? "</td>" : "\xE2\x80\x93</td>");
 }
 
 /* ---- legends, numbers -------------------------------------------------------------- */

@@ -82,7 +82,7 @@ static void put_step(struct page *p, const json_t *step)
     if (!json_is_object(r))
         return;
     page_load_text(p, step, load);
-    snprintf(name, sizeof(name), "%s, %.32s", load, arm ? arm : "");
+    snprintf(name, sizeof(name), "service %.32s, %s", arm ? arm : "", load);
     put_usage(p->out, name, r);
 }
 
@@ -111,7 +111,7 @@ void page_resources(struct page *p)
         "(user and system), that time a second in cores, resident memory. Memory of "
         "a GPU and of other machines is not known.");
     page_table(p->out, "Resources", "|processor, s|cores|memory, begin|most|end");
-    for (i = 0; i < p->n_arms; i++)
+    for (i = 0; i < p->n_arms && !p->steps; i++)
         put_arm(p, &p->arm[i]);
     json_array_foreach(p->steps, i, step)
     {

@@ -151,7 +151,7 @@ void page_spreads(struct page *p)
               "values every so many is drawn, and the largest; gaps are in buckets of "
               "1 %%. On a log axis 0 is at the left end.",
               *p->of ? " of " : "", p->of, STEPS);
-    buf_append_str(p->out, "<div class=\"two\">\n");
+    buf_append_str(p->out, "<div class=\"three\">\n");
     for (size_t i = 0; i < sizeof(charts) / sizeof(charts[0]); i++)
         draw(p, &charts[i]);
     buf_append_str(p->out, "</div>\n");

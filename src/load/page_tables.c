@@ -69,6 +69,8 @@ static const struct {
     double times;
 } figures[] = {{"throughput", "requests_per_s", "requests/s completed", 2, 1},
                {"throughput", "output_tokens_per_s", "output tokens/s", 1, 1},
+               {"connections", "opened", "connections opened", 0, 1},
+               {"connections", "retried", "requests sent again on another", 0, 1},
                {"tokens", "prompt", "prompt tokens, by the engine", 0, 1},
                {"tokens", "prompt_told", "requests that told them", 0, 1},
                {"tokens", "aimed", "prompt tokens aimed at", 0, 1},

@@ -203,7 +203,7 @@ void plot_rule(struct plot *p, double x0, double y0, double x1, double y1,
 
 void plot_label(struct plot *p, double top, const char *words)
 {
-    buf_printf(p->out, "<text class=\"lb\" x=\"0\" y=\"%.1f\">", top);
+    buf_printf(p->out, "<text class=\"lb\" x=\"5\" y=\"%.1f\">", top);
     put_text(p->out, words);
     buf_append_str(p->out, "</text>\n");
 }

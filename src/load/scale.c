@@ -144,6 +144,13 @@ static void put_scaled(double v, const struct step *steps, char *out)
              steps->name);
 }
 
+static void put_share(double v, const char *sign, char *out)
+{
+    const double percent = 100 * v + 0.0;
+    snprintf(out, SCALE_LABEL, fabs(percent) < 999.5 ? "%s%.3g %%" : "%s%.0f %%", sign,
+             percent);
+}
+
 void scale_label(enum scale_unit unit, double value, char out[SCALE_LABEL])
 {
     static const struct step counts[] = {
@@ -157,9 +164,7 @@ void scale_label(enum scale_unit unit, double value, char out[SCALE_LABEL])
     if (!isfinite(value))
         snprintf(out, SCALE_LABEL, "\xE2\x80\x93");
     else if (unit == SCALE_SHARE || unit == SCALE_CHANGE)
-        snprintf(out, SCALE_LABEL,
-                 unit == SCALE_CHANGE && value > 0 ? "+%.3g %%" : "%.3g %%",
-                 100 * value + 0.0);
+        put_share(value, unit == SCALE_CHANGE && value > 0 ? "+" : "", out);
     else if (value == 0)
         snprintf(out, SCALE_LABEL, "0");
     else

@@ -281,7 +281,7 @@ static void test_steps_are_drawn_where_there_are_no_arms(void **state)
     char *page = page_of(doc);
     assert_non_null(strstr(page, "Good answers over load"));
     assert_non_null(strstr(page, "These figures are of step 3 (3 requests under way)."));
-    assert_non_null(strstr(page, "3 requests under way is the highest step"));
+    assert_non_null(strstr(page, "3 requests under way: the highest step"));
     free(page);
     json_decref(doc);
 }

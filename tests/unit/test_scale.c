@@ -155,6 +155,7 @@ static void test_labels_have_their_unit(void **state)
         {SCALE_CHANGE, 0.25, "+25 %"},
         {SCALE_CHANGE, -0.5, "-50 %"},
         {SCALE_CHANGE, 0, "0 %"},
+        {SCALE_CHANGE, 12.5, "+1250 %"},
         {SCALE_BYTES, 1536, "1.5 KiB"},
         {SCALE_BYTES, 0x1p30, "1 GiB"},
         {SCALE_COUNT, (double)NAN, "\xE2\x80\x93"},
