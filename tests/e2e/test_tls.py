@@ -11,7 +11,7 @@ import threading
 
 from harness import (CHAT, Case, Gateway, binary, chat_body, request_bytes, sha256,
                      stream_events, wait_until, words)
-from tls_front import Authority, TlsFront, server_context
+from tls_front import Authority, Front, server_context
 
 UNREACHABLE = 502
 
@@ -24,8 +24,9 @@ class Sealed(Case):
         self.authority = Authority(self.folder)
 
     def front(self, port, cert=None, **more):
-        front = TlsFront(server_context(*(cert or self.authority.issue()),
-                                        client_ca=more.pop("client_ca", None)), port, **more)
+        context = server_context(*(cert or self.authority.issue()),
+                                 client_ca=more.pop("client_ca", None))
+        front = Front(port, context, **more)
         self.addCleanup(front.stop)
         return front
 
@@ -140,7 +141,7 @@ class Trust(Sealed):
         context.set_ciphers("ALL:@SECLEVEL=0")
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
-        front = TlsFront(context, self.e.port)
+        front = Front(self.e.port, context)
         self.addCleanup(front.stop)
         self.refused(front, "TLS 1.2 or later is needed")
 

@@ -84,12 +84,14 @@ class Client:
     """A connection in the hands of a test: it sends any bytes, in any cuts."""
 
     def __init__(self, port, timeout=None, receive_buffer=None):
-        self.sock = socket.socket()
+        is_path = isinstance(port, str)      # of a UNIX socket
+        self.sock = socket.socket(socket.AF_UNIX if is_path else socket.AF_INET)
         if receive_buffer:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.sock.settimeout(timeout or PATIENCE_S)
-        self.sock.connect(("127.0.0.1", port))
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.connect(port if is_path else ("127.0.0.1", port))
+        if not is_path:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
         self.closed = False      # the peer has sent FIN
         self.reset = False       # or RST
@@ -327,12 +329,13 @@ class Gateway:
         self.store_dir = os.path.join(folder, "store") if store else None
         self.child = None
         self.output = []             # lines of both streams, in order of arrival
-        self.port = self.admin_port = 0
+        self.listen = self.admin_listen = "127.0.0.1:0"
+        self.port = self.admin_port = 0      # or paths of UNIX sockets
         self._threads = []
         self.exit_codes = [0]        # that a test puts up with
 
     def command(self):
-        out = [binary(), "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        out = [binary(), "serve", "--listen", self.listen, "--admin", self.admin_listen]
         if self.upstream:
             out += ["--upstream", self.upstream, "--slot-dir", self.slot_dir]
         if self.store_dir:
@@ -366,10 +369,12 @@ class Gateway:
         for line in pipe:
             text = line.decode(errors="replace").rstrip("\n")
             self.output.append(text)
-            if match := re.match(r"listening on \S*:(\d+)$", text):
-                self.port = int(match[1])
-            elif match := re.match(r"admin on \S*:(\d+)$", text):
-                self.admin_port = int(match[1])
+            if match := re.match(r"(listening|admin) on (?:unix:(/.*)|\S*:(\d+))$", text):
+                place = match[2] or int(match[3])
+                if match[1] == "admin":
+                    self.admin_port = place
+                else:
+                    self.port = place
         pipe.close()
 
     def text(self):
@@ -411,8 +416,8 @@ class Gateway:
     # -- the admin side: the only place that knows its shape --
 
     def admin(self, path, method="GET", body=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin_port,
-                                                timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", timeout=PATIENCE_S)
+        connection.sock = Client(self.admin_port).sock
         try:
             connection.request(method, path, body=body, headers=headers or {})
             answer = connection.getresponse()

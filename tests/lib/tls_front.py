@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """TLS for tests: an authority of one's own (with the `openssl` command), and a service that
-takes TLS off and passes the bytes on to an engine on another port."""
+takes TLS off and passes the bytes on to an engine on another port. The same for UNIX sockets."""
 
 import os
 import select
@@ -60,24 +60,32 @@ def server_context(cert, key, client_ca=None):
     return context
 
 
-class TlsFront:
-    """Listens with TLS and passes what comes to a port. `shakes` False: it accepts and never
-    answers a handshake. `blunt`: it ends connections without TLS's own end."""
+class Front:
+    """Listens with TLS (`context`), or at a path, and passes what comes to a port. `shakes`
+    False: it accepts and never answers a handshake. `blunt`: it ends connections without
+    TLS's own end."""
 
-    def __init__(self, context, port, shakes=True, blunt=False):
-        self.context, self.engine_port = context, port
+    def __init__(self, port, context=None, path=None, shakes=True, blunt=False):
+        self.context, self.path, self.engine_port = context, path, port
         self.shakes, self.blunt = shakes, blunt
         self.lock = threading.Lock()
         self.accepted = self.resumed = 0
         self.names, self.failures, self.open = [], [], []
-        context.sni_callback = lambda sock, name, _: self.names.append(name)
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.port = self.listener.getsockname()[1]
+        if context:
+            context.sni_callback = lambda sock, name, _: self.names.append(name)
+        if path:
+            self.listener = socket.socket(socket.AF_UNIX)
+            self.listener.bind(path)
+            self.listener.listen(128)
+            self.port = None
+        else:
+            self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+            self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def url(self):
-        return f"https://localhost:{self.port}"
+        return f"unix:{self.path}" if self.path else f"https://localhost:{self.port}"
 
     def stop(self):
         self.listener.close()
@@ -111,28 +119,34 @@ class TlsFront:
     def _serve(self, sock):
         if not self.shakes:
             return
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            spare = sock.dup()      # a close with unread input would reset, and lose the alert
-            sealed = self.context.wrap_socket(sock, server_side=True)
-        except (OSError, ValueError) as error:
-            self.failures.append(str(error))
-            self._linger(spare)
+        sealed = self._shake(sock) if self.context else sock
+        if not sealed:
             return
-        spare.close()
-        with self.lock:
-            self.open.append(sealed)
-            self.resumed += bool(sealed.session_reused)
         try:
             with socket.create_connection(("127.0.0.1", self.engine_port)) as engine:
                 engine.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._pass_on(sealed, engine)
-            if not self.blunt:
+            if self.context and not self.blunt:
                 sealed.unwrap()
         except (OSError, ValueError) as error:
             self.failures.append(str(error))
         finally:
             sealed.close()
+
+    def _shake(self, sock):
+        spare = sock.dup()          # a close with unread input would reset, and lose the alert
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sealed = self.context.wrap_socket(sock, server_side=True)
+        except (OSError, ValueError) as error:
+            self.failures.append(str(error))
+            self._linger(spare)
+            return None
+        spare.close()
+        with self.lock:
+            self.open.append(sealed)
+            self.resumed += bool(sealed.session_reused)
+        return sealed
 
     @staticmethod
     def _linger(sock):
@@ -148,7 +162,8 @@ class TlsFront:
     @staticmethod
     def _pass_on(sealed, engine):
         while True:
-            ready = [sealed] if sealed.pending() else select.select([sealed, engine], [], [])[0]
+            waiting = isinstance(sealed, ssl.SSLSocket) and sealed.pending()
+            ready = [sealed] if waiting else select.select([sealed, engine], [], [])[0]
             for sock, other in ((sealed, engine), (engine, sealed)):
                 if sock not in ready:
                     continue
