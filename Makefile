@@ -58,6 +58,7 @@ HELP_SRC  := $(filter-out $(UNIT_SRC),$(wildcard tests/unit/*.c))
 TLIB_SRC  := $(wildcard tests/lib/*.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard bench/bench_*.c)
+BLIB_SRC  := $(filter-out $(BENCH_SRC),$(wildcard bench/*.c))
 
 OBJ      := $(BUILD)/obj
 LLHTTP   := $(addprefix $(OBJ)/llhttp/,llhttp.o api.o http.o)
@@ -65,6 +66,7 @@ LIB      := $(BUILD)/libincipit.a
 LIB_OBJ  := $(LIB_SRC:%.c=$(OBJ)/%.o) $(LLHTTP)
 HELP_OBJ := $(HELP_SRC:%.c=$(OBJ)/%.o)
 TLIB_OBJ := $(TLIB_SRC:%.c=$(OBJ)/%.o)
+BLIB_OBJ := $(BLIB_SRC:%.c=$(OBJ)/%.o)
 UNIT     := $(UNIT_SRC:tests/unit/%.c=$(BUILD)/tests/%)
 CORPUS   := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/corpus/%)
 FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
@@ -148,7 +150,7 @@ $(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(BUILD)/libtests.a $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-$(BUILD)/bench/%: $(OBJ)/bench/%.o $(LIB)
+$(BUILD)/bench/%: $(OBJ)/bench/%.o $(BLIB_OBJ) $(LIB)
 	$(say) LD $@
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)

@@ -30,7 +30,6 @@
 #include "base/slice.h"
 #include "load/spread.h"
 #include "proto/answer.h"
-#include "wire/upstream.h"
 
 enum sample_outcome {
     SAMPLE_PENDING,
@@ -50,7 +49,7 @@ struct sample {
     enum sample_outcome outcome;
     enum sample_answer answer; /* of a completed one; of paths not read: unknown */
     int status;                /* of the answer, 0: none */
-    struct call_tries tries;   /* connections that it took */
+    uint8_t connects, retries; /* of its connections: call_facts */
     int error; /* ERR_ code where it failed or was interrupted on the way */
     uint64_t planned_us, started_us, sent_us, first_us, last_us, end_us;
     uint64_t content_events;

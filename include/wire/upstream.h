@@ -71,7 +71,8 @@ void upstream_on_lost(struct upstream *u, loop_cb lost, void *arg);
 /* Closes all idle connections (the engine was restarted). */
 void upstream_flush(struct upstream *u);
 
-struct call_tries {
+struct call_facts {
+    uint64_t sent_us; /* when the request was handed to the system, whole, at first */
     uint8_t connects; /* connections opened for the call, 0: one was there */
     uint8_t retries;  /* of it on another connection */
 };
@@ -81,7 +82,7 @@ struct call_request {
     struct slice body[3];     /* sent one after the other; borrowed until the call ends */
     bool is_head;             /* HEAD: the answer has no body */
     bool once;                /* never repeated on another connection */
-    struct call_tries *tries; /* counted up as it happens; NULL is allowed */
+    struct call_facts *facts; /* filled in as it happens; NULL is allowed */
 };
 
 struct call_events {
@@ -89,7 +90,8 @@ struct call_events {
     void (*on_body)(void *arg, struct slice bytes);
     void (*on_end)(void *arg);
     void (*on_fail)(void *arg, const struct err *why);
-    void (*on_sent)(void *arg); /* request fully handed to the socket; may be NULL */
+    void (*on_sent)(void *arg); /* request fully handed to the socket; may be NULL; on
+                                   the next turn: call_facts has the moment */
 };
 
 struct call *call_start(struct upstream *u, const struct call_request *rq,

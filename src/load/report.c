@@ -199,8 +199,8 @@ static json_t *connections(const struct tally *t)
 {
     json_int_t opened = 0, retried = 0;
     for (size_t i = 0; i < t->n; i++) {
-        opened += t->samples[i].tries.connects;
-        retried += t->samples[i].tries.retries;
+        opened += t->samples[i].connects;
+        retried += t->samples[i].retries;
     }
     return json_pack("{s:I, s:I}", "opened", opened, "retried", retried);
 }

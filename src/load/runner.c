@@ -15,10 +15,11 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/draw.h"
 #include "base/list.h"
 #include "base/mem.h"
+#include "io/alarm.h"
 #include "load/arrivals.h"
-#include "base/draw.h"
 #include "wire/upstream.h"
 
 #define CONNECT_MS 10000
@@ -27,7 +28,6 @@
 #define WHAT_PAIR 200
 #define WHAT_STEP 300
 #define PART_SIZE 1000000000u /* requests: more than any part sends */
-#define SPIN_US 2500 /* timers are late by up to two milliseconds: from here on look */
 
 enum part { SETTLING, MEASURED, HELD };
 
@@ -69,7 +69,7 @@ struct runner {
     uint64_t measured_from_us;  /* as the next one, on the clock; 0: not yet */
     uint64_t measured_until_us; /* the last measured one's end */
     uint64_t measured_flights;
-    struct loop_timer timer; /* for the plan */
+    struct alarm *alarm;     /* for the plan */
     struct loop_timer ticks; /* for progress */
     struct list flights;
 };
@@ -80,6 +80,7 @@ struct flight {
     unsigned arm;
     bool measured;
     struct call *call;
+    struct call_facts facts;
     struct reading reading;
     struct buf body;
 };
@@ -99,6 +100,8 @@ static void end_flight(struct flight *f)
     struct runner *r = f->r;
     if (r->o.agree)
         agree_add(r->o.agree, f->arm, &f->reading.sample, f->reading.answer);
+    f->reading.sample.connects = f->facts.connects;
+    f->reading.sample.retries = f->facts.retries;
     tally_add(tally_of(f), &f->reading.sample);
     r->ended++;
     if (f->measured) {
@@ -114,13 +117,15 @@ static void end_flight(struct flight *f)
 static void on_sent(void *arg)
 {
     struct flight *f = arg;
-    reading_sent(&f->reading, loop_now_us(f->r->loop));
+    reading_sent(&f->reading, f->facts.sent_us);
 }
 
 static void on_head(void *arg, const struct http_head *h)
 {
     static const char type[] = "text/event-stream";
     struct flight *f = arg;
+    if (f->facts.sent_us) /* on_sent() is still to come */
+        reading_sent(&f->reading, f->facts.sent_us);
     const struct slice v = http_head_get(h, SLICE_LIT("Content-Type"));
     const bool stream =
         v.len >= sizeof(type) - 1 && strncasecmp(v.ptr, type, sizeof(type) - 1) == 0;
@@ -202,7 +207,7 @@ static void start_flight(struct runner *r, uint64_t planned_us)
     const struct call_request rq = {.head = buf_slice(&head),
                                     .body = {buf_slice(&f->body)},
                                     .once = !r->o.keep_alive,
-                                    .tries = &f->reading.sample.tries};
+                                    .facts = &f->facts};
     note_sent(r);
     list_push_back(&r->flights, &f->link);
     f->reading.sample.started_us = loop_now_us(r->loop);
@@ -274,23 +279,17 @@ static bool has_room(const struct runner *r)
     return r->sent - r->ended < r->stage->load.concurrency;
 }
 
-static void on_timer(void *arg)
+static void on_alarm(void *arg)
 {
     go_on(arg);
-}
-
-/* Comes back when the next request is due, not a moment later. */
-static void wait_for_due(struct runner *r, uint64_t rest_us)
-{
-    timer_start(&r->timer, rest_us > SPIN_US ? (rest_us - SPIN_US) / 1000 : 0);
 }
 
 static void send_what_is_due(struct runner *r)
 {
     while (may_send(r) && has_room(r)) {
-        const uint64_t now_us = loop_now_us(r->loop), due_us = r->begun_us + r->next_us;
-        if (due_us > now_us) {
-            wait_for_due(r, due_us - now_us);
+        const uint64_t due_us = r->begun_us + r->next_us;
+        if (due_us > loop_now_us(r->loop)) {
+            alarm_set(r->alarm, due_us);
             return;
         }
         start_flight(r, due_us);
@@ -390,9 +389,9 @@ static void run_phase(struct runner *r, struct stage *stage, uint64_t requests)
     begin_phase(r, stage, requests);
     if (r->tell)
         timer_start(&r->ticks, PROGRESS_MS);
-    timer_start(&r->timer, 0);
+    alarm_set(r->alarm, r->begun_us);
     loop_run(r->loop);
-    timer_stop(&r->timer);
+    alarm_stop(r->alarm);
     timer_stop(&r->ticks);
     end_phase(r);
     end_usage(r);
@@ -485,6 +484,28 @@ static void free_stage(struct stage *s)
     }
 }
 
+static int open_services(struct runner *r, struct err *e)
+{
+    const struct runner_options *o = &r->o;
+    struct upstream_options uo = {.tls = o->tls,
+                                  .connect_ms = CONNECT_MS,
+                                  .first_byte_ms = o->timeout_ms,
+                                  .stall_ms = o->timeout_ms,
+                                  .pool_idle_ms = IDLE_MS,
+                                  .pool_max_requests = UINT_MAX,
+                                  .pool_max_idle =
+                                      o->keep_alive ? RUNNER_MAX_CONCURRENCY : 0,
+                                  .keep_streams = true};
+    for (unsigned i = 0; i < RUNNER_ARMS && o->url[i]; i++) {
+        uo.url = o->url[i];
+        r->upstreams[i] = upstream_new(r->loop, &uo, e);
+        if (!r->upstreams[i] || !(r->usages[i] = watch(r, i, e)))
+            return e->code;
+        r->n_arms++;
+    }
+    return 0;
+}
+
 struct runner *runner_new(struct loop *l, const struct workload *w,
                           const struct runner_options *o, struct err *e)
 {
@@ -494,25 +515,13 @@ struct runner *runner_new(struct loop *l, const struct workload *w,
     r->o = *o;
     plan_stages(r);
     list_init(&r->flights);
-    timer_init(&r->timer, l, on_timer, r);
     timer_init(&r->ticks, l, on_tick, r);
-    for (unsigned i = 0; i < RUNNER_ARMS && o->url[i]; i++) {
-        const struct upstream_options uo = {
-            .url = o->url[i],
-            .tls = o->tls,
-            .connect_ms = CONNECT_MS,
-            .first_byte_ms = o->timeout_ms,
-            .stall_ms = o->timeout_ms,
-            .pool_idle_ms = IDLE_MS,
-            .pool_max_requests = UINT_MAX,
-            .pool_max_idle = o->keep_alive ? RUNNER_MAX_CONCURRENCY : 0,
-            .keep_streams = true};
-        r->upstreams[i] = upstream_new(l, &uo, e);
-        if (!r->upstreams[i] || !(r->usages[i] = watch(r, i, e))) {
-            runner_free(r);
-            return NULL;
-        }
-        r->n_arms++;
+    r->alarm = alarm_new(l, on_alarm, r);
+    if (!r->alarm)
+        err_set(e, ERR_LIMIT, "no file descriptor is left for a timer");
+    if (!r->alarm || open_services(r, e)) {
+        runner_free(r);
+        return NULL;
     }
     return r;
 }
@@ -521,7 +530,7 @@ void runner_free(struct runner *r)
 {
     if (!r)
         return;
-    timer_fini(&r->timer);
+    alarm_free(r->alarm);
     timer_fini(&r->ticks);
     for (unsigned i = 0; i < RUNNER_ARMS; i++) {
         upstream_free(r->upstreams[i]);

@@ -52,7 +52,7 @@ struct call {
     struct buf head;
     struct slice body[3];
     bool is_head, once;
-    struct call_tries *tries;
+    struct call_facts *facts;
 
     struct pooled *at; /* the connection in use */
     struct http_parser *parser;
@@ -352,6 +352,12 @@ static struct pooled *from_pool(struct upstream *u)
     return NULL;
 }
 
+static void note_sent(struct call *c)
+{
+    if (!c->facts->sent_us)
+        c->facts->sent_us = loop_now_us(c->u->loop);
+}
+
 static void send_request(struct call *c)
 {
     struct conn *conn = c->at->conn;
@@ -362,6 +368,8 @@ static void send_request(struct call *c)
     for (size_t i = 0; i < 3; i++)
         conn_write_borrowed(conn, c->body[i]);
     conn_uncork(conn);
+    if (!conn_output_len(conn))
+        note_sent(c);
 }
 
 static void open_call(struct call *c)
@@ -377,7 +385,7 @@ static void open_call(struct call *c)
         p->conn =
             conn_connect_tls(u->loop, &u->addr, u->tls, u->o.connect_ms, on_conn, c);
         u->stats.connects++;
-        c->tries->connects++;
+        c->facts->connects++;
     }
     c->at = p;
     c->connected = c->sent = c->answered = false;
@@ -392,10 +400,10 @@ static void open_call(struct call *c)
 struct call *call_start(struct upstream *u, const struct call_request *rq,
                         const struct call_events *events, void *arg)
 {
-    static struct call_tries nobody_asks;
+    static struct call_facts nobody_asks;
     struct call *c = mem_zalloc(sizeof(*c));
     c->u = u;
-    c->tries = rq->tries ? rq->tries : &nobody_asks;
+    c->facts = rq->facts ? rq->facts : &nobody_asks;
     c->on = *events;
     c->arg = arg;
     c->is_head = rq->is_head;
@@ -425,7 +433,7 @@ static void on_broken(struct call *c, const char *what, const char *why)
     if (c->reused && !c->answered && !c->retried && !c->once) {
         c->retried = true;
         u->stats.retries++;
-        c->tries->retries++;
+        c->facts->retries++;
         note_closed(c->at);
         drop_connection(c);
         open_call(c);
@@ -569,6 +577,7 @@ static void on_conn(void *arg, struct conn *conn, enum conn_event event)
     case CONN_DRAINED:
         break;
     case CONN_FLUSHED:
+        note_sent(c);
         if (!c->sent && c->on.on_sent)
             c->on.on_sent(c->arg);
         c->sent = true;

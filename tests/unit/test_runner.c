@@ -231,7 +231,7 @@ static unsigned connects(const struct tally *t)
 {
     unsigned n = 0;
     for (size_t i = 0; i < t->n; i++)
-        n += t->samples[i].tries.connects;
+        n += t->samples[i].connects;
     return n;
 }
 

@@ -489,14 +489,14 @@ static const struct peer_step closes_on_second[] = {
     {PEER_ACCEPT, NULL, 0},    {PEER_READ_HEAD, NULL, 0}, {PEER_READ, NULL, 4},
     {PEER_SEND, OK_5, 0},      {PEER_WAIT, NULL, 0},      {PEER_END, NULL, 0}};
 
-static struct call_tries tries; /* of the second */
+static struct call_facts facts; /* of the second */
 
 static void post_twice(const struct peer_step *script)
 {
     const struct call_request rq = {.head = SLICE_LIT("POST / HTTP/1.1\r\n\r\n"),
                                     .body = {SLICE_LIT("body")},
-                                    .tries = &tries};
-    tries = (struct call_tries){0};
+                                    .facts = &facts};
+    facts = (struct call_facts){0};
     open_with(usual);
     peer_start(&peer, script);
     send_call(GET, &plain);
@@ -514,8 +514,9 @@ static void test_pooled_connection_that_dies_is_replaced_once(void **state)
     assert_told("head:200 hello end head:200 hello end ");
     assert_int_equal(stats().retries, 1);
     assert_int_equal(stats().connects, 2);
-    assert_int_equal(tries.retries, 1);
-    assert_int_equal(tries.connects, 1);
+    assert_int_equal(facts.retries, 1);
+    assert_int_equal(facts.connects, 1);
+    assert_true(facts.sent_us > 0);
     assert_int_equal(stats().calls, 2);
     assert_int_equal(n_lost, 1);
     peer_go(&peer);
