@@ -368,6 +368,8 @@ void llama_learn_call(struct llama *l, struct rate *r, const struct call_times *
 /* Restores were thought too slow once more: as long as none is made nothing would show
  * that they no longer are. */
 void llama_doubt_restores(struct llama *l);
+/* So with saves; what a restore takes is part of what one is worth. */
+void llama_doubt_saves(struct llama *l);
 void llama_learn_arrival(struct llama *l);
 void llama_learn_shared(struct llama *l, uint32_t available, uint32_t prompt_tokens);
 /* Where so many are put back. */

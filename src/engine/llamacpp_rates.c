@@ -14,6 +14,7 @@
 #define MAX_BATCH 8192.0 /* tokens; the engine's own default is 2048 */
 #define SHARE_WEIGHT 0.05
 #define DOUBT 0.05     /* of the usual speed, where a slow one kept from measuring */
+#define OUTLIER 5.0    /* times what was expected: more is the machine's, not the call's */
 #define MIN_SHARE 0.02 /* or nothing would be saved that could prove it wrong */
 
 /* Of the tokens that are new when they come, 0.27 and 0.44 come again in two public
@@ -22,16 +23,25 @@
 
 static void add(struct rate *r, double bytes, double ms)
 {
+    const double most = OUTLIER * bytes * r->ms / r->bytes;
     r->bytes = KEEP * r->bytes + bytes;
-    r->ms = KEEP * r->ms + ms;
+    r->ms = KEEP * r->ms + (ms < most ? ms : most);
 }
 
 /* Measured on llama-server with slots of 184 MB (docs/llama-server.md). */
+static const struct rate usual_save = {.bytes = 75e6, .ms = 100};
 static const struct rate usual_restore = {.bytes = 11.5e6, .ms = 10};
+
+static void doubt(struct rate *r, const struct rate *usual)
+{
+    const double usual_ms = usual->ms * r->bytes / usual->bytes;
+    if (r->ms > usual_ms)
+        r->ms += DOUBT * (usual_ms - r->ms);
+}
 
 void llama_rates_init(struct llama *l)
 {
-    l->save_rate = (struct rate){.bytes = 75e6, .ms = 100};
+    l->save_rate = usual_save;
     l->restore_rate = usual_restore;
     l->batch_tokens = 2048;
     l->gap_ms = 1000;
@@ -70,10 +80,13 @@ void llama_learn_call(struct llama *l, struct rate *r, const struct call_times *
 
 void llama_doubt_restores(struct llama *l)
 {
-    struct rate *r = &l->restore_rate;
-    const double usual_ms = usual_restore.ms * r->bytes / usual_restore.bytes;
-    if (r->ms > usual_ms)
-        r->ms += DOUBT * (usual_ms - r->ms);
+    doubt(&l->restore_rate, &usual_restore);
+}
+
+void llama_doubt_saves(struct llama *l)
+{
+    doubt(&l->save_rate, &usual_save);
+    doubt(&l->restore_rate, &usual_restore);
 }
 
 void llama_learn_arrival(struct llama *l)

@@ -21,6 +21,8 @@ void llama_skip_save(struct llama *l, struct llama_slot *s, enum save_skip why)
 {
     s->unsaved = false;
     l->r->n.saves_skipped[why]++;
+    if (why == SAVE_OVERWRITTEN || why == SAVE_NOT_WORTH || why == SAVE_TOO_LONG)
+        llama_doubt_saves(l);
     if (s->holds)
         llama_learn_text(l, s->holds);
 }

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 import subprocess
+import time
 
 from harness import CHAT, Case, chat_body, request_bytes, wait_until, words
 
@@ -134,6 +135,31 @@ class When(SaveCase):
             self.assertEqual(runs.read_answer().status, 200)
         gateway.wait_quiet()
         self.assertEqual(self.sent(engine).count("save"), 2)
+        self.assert_clean()
+
+    def test_one_slow_save_is_not_the_last_one(self):
+        """It makes the next ones look not worth their time, and as long as none is made
+        nothing shows that they would be quick again."""
+        self.need_standin("the time of a token")
+        engine, gateway = self.pair(mode="store", slots=1, prefill_us=100)
+        prompts = (f"{words(200, f'prompt {i}')} number-{i}" for i in range(200))
+
+        def saves_of(n):
+            """Behind n prompts without a pause."""
+            before = len(engine.events("save"))
+            for _ in range(n):
+                self.ask(gateway, next(prompts))
+            return len(engine.events("save")) - before
+        self.assertGreater(saves_of(30), 10)
+        gateway.wait_quiet()
+        engine.hold("save")
+        self.ask(gateway, next(prompts))
+        engine.wait_held("save")
+        time.sleep(2)   # so long it takes
+        engine.release("save")
+        gateway.wait_quiet()
+        saves_of(60)
+        self.assertGreater(saves_of(30), 10)
         self.assert_clean()
 
     def test_switched_off_nothing_is_saved(self):
