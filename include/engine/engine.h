@@ -37,6 +37,11 @@ enum replica_mode {
     REPLICA_STORE     /* blocks are saved and restored */
 };
 
+/* Why a router or a swapper is observed, whichever driver finds it out. */
+#define ENGINE_SEVERAL_MODELS                                                            \
+    "several models share this port, and slots belong to one of them: start a server, "  \
+    "and a gateway, for each model"
+
 /* Why a restore, or the planning of one, did not help: counted by these. */
 #define RESTORE_FAILURES(X)                                                              \
     X(RESTORE_LOST, "block-lost")      /* a block was damaged or missing */              \

@@ -169,10 +169,6 @@ static const char *text_of(json_t *doc, const char *key)
     return s ? s : "";
 }
 
-static const char one_port[] =
-    "several models share this port, and slots belong to one of them: name each model's "
-    "own server as an upstream";
-
 /* Where the process can be seen: settings that change the state of every token and that
  * the engine tells nobody. */
 static void add_position_settings(struct probe *p)
@@ -208,7 +204,7 @@ static void on_props(struct probe *p, int status, json_t *doc)
         return;
     }
     if (strcmp(text_of(doc, "role"), "router") == 0) {
-        leave_alone(p, one_port);
+        leave_alone(p, ENGINE_SEVERAL_MODELS);
         return;
     }
     if (status != 200 || n <= 0) {
@@ -246,7 +242,7 @@ static void on_models(struct probe *p, int status, json_t *doc)
     json_t *data = json_object_get(doc, "data");
     json_t *meta = json_object_get(json_array_get(data, 0), "meta");
     if (status == 200 && json_array_size(data) > 1) {
-        leave_alone(p, one_port);
+        leave_alone(p, ENGINE_SEVERAL_MODELS);
         return;
     }
     json_t *some = status == 200 && json_is_object(meta) ? json_copy(meta) : NULL;

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "wire/ask.h"
@@ -28,20 +29,34 @@ static struct hash128 seed_of(const struct replica *r)
     return chain_hash(cache_key(r->cache), slice_of(r->name));
 }
 
+/* Lists of llama-server's router and of llama-swap say of each model whether it is loaded;
+ * older ones of the latter say whose they are. */
+static bool come_and_go(json_t *models)
+{
+    json_t *one = json_array_get(json_object_get(models, "data"), 0);
+    const char *owner = json_string_value(json_object_get(one, "owned_by"));
+    return json_is_object(json_object_get(one, "status")) ||
+           (owner && strcmp(owner, "llama-swap") == 0);
+}
+
+static const char *why_observed(const struct replica *r, json_t *models)
+{
+    if (r->o.observe)
+        return "asked to observe only";
+    return come_and_go(models) ? ENGINE_SEVERAL_MODELS
+                               : "this engine cannot take stored KV from outside";
+}
+
 static void on_models(void *arg, int status, json_t *doc, const struct err *err)
 {
     struct observer *o = arg;
-    (void)doc;
     o->asking = NULL;
     if (status == 0)
         replica_set_mode(o->r, REPLICA_DOWN, "%s", err->text);
     else if (status >= 500)
         replica_set_mode(o->r, REPLICA_STARTING, "the engine answers %d", status);
     else
-        replica_set_mode(o->r, REPLICA_OBSERVE,
-                         o->r->o.observe
-                             ? "asked to observe only"
-                             : "this engine cannot take stored KV from outside");
+        replica_set_mode(o->r, REPLICA_OBSERVE, "%s", why_observed(o->r, doc));
     timer_start(&o->timer, HEARTBEAT_MS);
 }
 

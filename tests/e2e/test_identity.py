@@ -164,23 +164,64 @@ class Changes(IdentityCase):
         gateway.wait_ready("store")
         self.assert_clean()
 
-    def test_router_is_left_alone_with_advice(self):
+    def script(self, engine, path, body, status="200 OK", kind="application/json"):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        engine.script(path, f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n"
+                            f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def refused(self, answers):
+        """An engine that gives these answers is left alone, with advice, and served."""
         self.need_standin("answers of a script")
         engine = self.engine()
-        body = json.dumps({"role": "router", "max_instances": 4, "model_alias": "llama-server",
-                           "model_path": "none",
-                           "default_generation_settings": {"params": {}, "n_ctx": 0}}).encode()
-        engine.script("/props", b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        for path, answer in answers.items():
+            self.script(engine, path, *answer)
         gateway = self.gateway(engine, mode="observe")
         self.assertIn("several models share this port", gateway.replica()["mode_reason"])
         self.assertEqual(gateway.fetch("POST", CHAT, chat_body("still served")).status, 200)
+        return gateway
+
+    def test_router_is_left_alone_with_advice(self):
+        """As build 10434 answers, without and with the models loaded; as newer ones do."""
+        router = {"role": "router", "max_instances": 2, "models_autoload": True,
+                  "model_alias": "llama-server", "model_path": "none",
+                  "default_generation_settings": {"params": None, "n_ctx": 0},
+                  "ui_settings": {}, "build_info": "b1-7e4c0a9", "cors_proxy_enabled": False}
+        missing = {"error": {"code": 400, "message": "model name is missing from the request",
+                             "type": "invalid_request_error"}}
+        for status in ("unloaded", "loading", "loaded"):
+            entry = {"id": "tiny", "aliases": [], "tags": [], "object": "model",
+                     "owned_by": "llamacpp", "created": 1, "source": "models_dir",
+                     "status": {"value": status, "args": ["llama-server", "--port", "0"]}}
+            with self.subTest(status):
+                self.refused({"/props": (router,), "/slots": (missing, "400 Bad Request"),
+                              "/v1/models": ({"data": [entry], "object": "list"},)}).stop()
+        self.refused({"/props": ({"role": "router", "total_slots": 4},)})
 
     def test_list_of_several_models_is_left_alone_with_advice(self):
+        self.refused({"/v1/models": ({"object": "list", "data": [{"id": "a"}, {"id": "b"}]},)})
+
+    def test_swapper_is_left_alone_with_advice(self):
+        """As llama-swap answers, of August 2026 and before; one model is enough."""
+        props = {"src": "llama-swap", "error": {"message": "no model id could be identified",
+                 "type": "invalid_request_error", "param": None, "code": "not_found"}}
+        new = {"id": "tiny", "object": "model", "created": 1, "owned_by": "llama-swap",
+               "meta": {"llamaswap": {"type": "model"}}, "status": {"value": "unloaded"}}
+        old = {"id": "tiny", "object": "model", "created": 1, "owned_by": "llama-swap"}
+        plain = ("404 Not Found", "text/plain; charset=utf-8")
+        for entry, answer in ((new, (props, "404 Not Found")),
+                              (old, (b"404 page not found", *plain))):
+            with self.subTest(entry):
+                gateway = self.refused({"/props": answer,
+                                        "/slots": (b"404 page not found", *plain),
+                                        "/v1/models": ({"object": "list", "data": [entry]},)})
+                self.assertEqual(gateway.replica()["driver"], "openai")
+                gateway.stop()
+
+    def test_other_servers_with_several_models_are_what_they_are(self):
         self.need_standin("answers of a script")
         engine = self.engine()
-        body = json.dumps({"object": "list", "data": [{"id": "a"}, {"id": "b"}]}).encode()
-        engine.script("/v1/models", b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-                      b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        self.script(engine, "/props", b"{}", "404 Not Found")
+        self.script(engine, "/v1/models", {"object": "list", "data": [
+            {"id": "a", "owned_by": "vllm"}, {"id": "lora", "owned_by": "vllm", "parent": "a"}]})
         gateway = self.gateway(engine, mode="observe")
-        self.assertIn("several models share this port", gateway.replica()["mode_reason"])
+        self.assertIn("cannot take stored KV", gateway.replica()["mode_reason"])
