@@ -47,7 +47,7 @@ endif
 CPPFLAGS := -D_GNU_SOURCE -Iinclude -isystem build/llhttp/include
 CFLAGS   := -std=gnu11 -g $(OPT_$(KIND)) $(WARNINGS) $(EXTRA_CFLAGS)
 LDFLAGS  := $(OPT_$(KIND)) $(EXTRA_LDFLAGS)
-LDLIBS   := -levent_core -levent_pthreads -lssl -lcrypto -ljansson -lyaml -lxxhash -lnettle -lhiredis -lpthread -lm
+LDLIBS   := -levent_core -levent_pthreads -lssl -lcrypto -lz -ljansson -lyaml -lxxhash -lnettle -lhiredis -lpthread -lm
 
 # ---- what there is to build --------------------------------------------------------------
 

@@ -198,6 +198,7 @@ struct job {
     const struct prompt *prompt;
     bool generates;        /* it will occupy a slot; false: passes through */
     bool cacheable;        /* prompt readable and not barred */
+    bool packed;           /* its body cannot be changed on the way */
     bool background;       /* goes behind all that clients wait for, for as long as that
                               takes, and does not count as waiting */
     bool keep;             /* saved as soon as it has run, whatever that costs */

@@ -21,6 +21,7 @@ struct inspected {
     struct prompt prompt;
     struct pieces pieces;
     struct buf kv_root;
+    struct buf unpacked; /* a copy of a body that came packed; `prompt` points into it */
 };
 
 /*
@@ -30,6 +31,12 @@ struct inspected {
 void inspect_body(struct inspected *in, struct job *job, const struct replica *r,
                   const struct inspect_client *who, enum prompt_api api,
                   struct slice body);
+
+/* The same for one that came packed, by the value of Content-Encoding: a copy of at most
+ * `max_bytes` is unpacked. */
+void inspect_packed(struct inspected *in, struct job *job, const struct replica *r,
+                    const struct inspect_client *who, enum prompt_api api,
+                    struct slice body, size_t max_bytes);
 
 /* The same for one that nobody here can read; `why` is static text. */
 void inspect_unreadable(struct inspected *in, struct job *job,

@@ -128,6 +128,7 @@ struct options {
     uint64_t limits_headers;
     uint64_t limits_body_bytes;
     uint64_t limits_buffered_bytes;
+    uint64_t limits_unpacked_bytes;
     uint64_t limits_connections;
     uint64_t limits_connections_per_client;
     uint64_t limits_upload_rate; /* bytes per second */

@@ -53,7 +53,9 @@ struct request_world {
     size_t n_targets;
     struct figures *total;
     struct outlook *outlook; /* NULL unless it only observes */
-    uint64_t total_ms;       /* for one of them */
+    uint64_t unpack_bytes;   /* largest copy of a packed body, 0: none is looked into */
+    uint64_t unpack_all_bytes, unpacked_bytes; /* limit of all together, and their sum */
+    uint64_t total_ms;                         /* for one of them */
     bool relay_admin_paths, cache_status, server_timing, access_log;
     unsigned in_state[REQUEST_STATE_COUNT]; /* requests that are there now */
     uint64_t next_id;

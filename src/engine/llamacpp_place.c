@@ -296,12 +296,12 @@ bool llama_only_save_ahead(const struct llama *l, const struct job *job)
            l->r->queued <= saving + slots_that_are(l, SLOT_IDLE);
 }
 
-/* /v1/messages drops id_slot, what cannot be read cannot be changed, and where a client
- * says id_slot -1 a second one would not help: the later of two wins. */
+/* /v1/messages drops id_slot, what cannot be read, or is packed, cannot be changed, and
+ * where a client says id_slot -1 a second one would not help: the later of two wins. */
 bool llama_can_pin(const struct job *job)
 {
     const struct prompt *p = job->prompt;
-    return p->bar != PROMPT_BAR_UNREADABLE &&
+    return p->bar != PROMPT_BAR_UNREADABLE && !job->packed &&
            (p->api == PROMPT_CHAT || p->api == PROMPT_COMPLETIONS ||
             p->api == PROMPT_NATIVE) &&
            (!p->has_id_slot || (p->id_slot >= 0 && p->id_slot <= INT32_MAX));

@@ -151,6 +151,8 @@ void gateway_apply(struct gateway *g, const struct gateway_secrets *s)
     w->tenants = g->tenants;
     w->targets = g->targets;
     w->n_targets = g->n_targets;
+    w->unpack_bytes = o->limits_unpacked_bytes;
+    w->unpack_all_bytes = o->limits_buffered_bytes;
     w->total_ms = o->timeouts_total_ms;
     w->relay_admin_paths = o->admin_paths == OPTIONS_ADMIN_RELAY;
     w->cache_status = o->headers_cache_status;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "proto/unpack.h"
+
 #define IDS_TAG 0x80 /* a part of token ids, told apart from all parts of text */
 
 static void emit_begin(void *ctx, enum prompt_part part)
@@ -98,6 +100,35 @@ void inspect_body(struct inspected *in, struct job *job, const struct replica *r
         job->text_bytes = in->pieces.v[in->pieces.n - 1].end_bytes;
 }
 
+/* Several answers need every slot, which the engine would have to be told in the body. */
+static bool wants_changes(const struct prompt *p)
+{
+    return p->bar != PROMPT_BAR_UNREADABLE && p->n > 1;
+}
+
+void inspect_packed(struct inspected *in, struct job *job, const struct replica *r,
+                    const struct inspect_client *who, enum prompt_api api,
+                    struct slice body, size_t max_bytes)
+{
+    const struct slice coding = http_head_get(who->head, SLICE_LIT("Content-Encoding"));
+    const enum unpack_coding c = unpack_coding(coding);
+    const char *why = c == UNPACK_UNKNOWN ? "packed body: unknown coding"
+                                          : unpack(&in->unpacked, c, body, max_bytes);
+    job->packed = true;
+    if (!why) {
+        inspect_body(in, job, r, who, api, buf_slice(&in->unpacked));
+        why = wants_changes(&in->prompt) ? "packed body: several answers" : NULL;
+        if (why) {
+            job->cacheable = false;
+            in->prompt.n = 1;
+            in->prompt.bar = PROMPT_BAR_UNREADABLE;
+            in->prompt.why = why;
+        }
+    } else {
+        inspect_unreadable(in, job, who, why);
+    }
+}
+
 void inspect_answer(struct inspected *in, const struct prompt_answer *text)
 {
     const struct prompt_sink sink = inspect_sink(&in->pieces);
@@ -118,4 +149,5 @@ void inspect_free(struct inspected *in)
     prompt_free(&in->prompt);
     pieces_free(&in->pieces);
     buf_free(&in->kv_root);
+    buf_free(&in->unpacked);
 }

@@ -152,6 +152,8 @@ static const struct options_row rows[] = {
      "Largest request body."},
     {"limits.buffered_bytes", BYTES, AT(limits_buffered_bytes), "1GiB", MIB, TIB, NULL,
      "Memory for all request bodies under way; one more is told to come back later."},
+    {"limits.unpacked_bytes", BYTES, AT(limits_unpacked_bytes), "16MiB", 0, GIB, NULL,
+     "Largest copy of a packed (gzip) body that is looked into; larger pass unseen."},
     {"limits.connections", COUNT, AT(limits_connections), "1024", 1, 65536, NULL,
      "Most client connections at once."},
     {"limits.connections_per_client", COUNT, AT(limits_connections_per_client), "256", 1,

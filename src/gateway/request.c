@@ -35,6 +35,7 @@
 #include "gateway/headers.h"
 #include "gateway/inspect.h"
 #include "gateway/routes.h"
+#include "proto/unpack.h"
 
 struct request {
     struct request_world *w;
@@ -242,6 +243,7 @@ static void finish(struct request *rq, enum stats_outcome outcome)
         call_cancel(rq->call);
     timer_fini(&rq->deadline);
     answer_free(rq->answer);
+    rq->w->unpacked_bytes -= buf_len(&rq->in.unpacked);
     inspect_free(&rq->in);
     free(rq);
 }
@@ -407,6 +409,8 @@ static size_t write_splice(struct request *rq, struct slice body)
     char slot[24] = "";
     size_t at = rq->in.prompt.splice_at;
     rq->splice[0] = '\0';
+    if (rq->job.packed)
+        return at;
     if (plan->splice_slot)
         snprintf(slot, sizeof(slot), "\"id_slot\":%d", plan->slot);
     if (!*slot && !cold)
@@ -472,14 +476,22 @@ static void on_failed(struct job *job, int status, const char *why)
 
 /* ---- looking and planning ---------------------------------------------------------- */
 
-/* Reads the prompt, unless its bytes are packed, and hashes its text. */
+/* Reads the prompt, of a packed body that of a copy, and hashes its text. */
 static void inspect(struct request *rq, const struct replica *r)
 {
-    const struct inspect_client who = {rq->w->tenants, front_head(rq->client)};
-    if (http_head_get(who.head, SLICE_LIT("Content-Encoding")).ptr)
-        inspect_unreadable(&rq->in, &rq->job, &who, "encoded body");
-    else
-        inspect_body(&rq->in, &rq->job, r, &who, rq->route.api, front_body(rq->client));
+    struct request_world *w = rq->w;
+    const struct inspect_client who = {w->tenants, front_head(rq->client)};
+    const struct slice body = front_body(rq->client);
+    const struct slice coding = http_head_get(who.head, SLICE_LIT("Content-Encoding"));
+    if (unpack_coding(coding) == UNPACK_PLAIN) {
+        inspect_body(&rq->in, &rq->job, r, &who, rq->route.api, body);
+    } else {
+        const uint64_t all = w->unpack_all_bytes, used = w->unpacked_bytes;
+        const uint64_t room = all > used ? all - used : 0;
+        const uint64_t max = w->unpack_bytes < room ? w->unpack_bytes : room;
+        inspect_packed(&rq->in, &rq->job, r, &who, rq->route.api, body, (size_t)max);
+        w->unpacked_bytes += buf_len(&rq->in.unpacked);
+    }
     if (rq->in.prompt.bar == PROMPT_BAR_UNREADABLE)
         log_event(LOG_DEBUG, "uninspected", "id", "%s", rq->id, "why", "%s",
                   rq->in.prompt.why, "at", "%zu", rq->in.prompt.why_at, NULL);

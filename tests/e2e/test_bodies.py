@@ -7,11 +7,13 @@ The only difference allowed is a field of the gateway's own behind the opening b
 
 import glob
 import gzip
+import hashlib
 import json
 import os
 import re
+import zlib
 
-from harness import CHAT, Case, ROOT, request_bytes, sha256
+from harness import CHAT, Case, ROOT, chat_body, request_bytes, sha256, words
 
 FOLDER = os.path.join(ROOT, "tests", "data", "bodies")
 
@@ -136,6 +138,68 @@ class Bodies(Case):
                 answer = self.post(client, CHAT, body, [*HEADERS, ("Content-Encoding", "gzip")])
             record = self.check(engine, answer, CHAT, body, spliced=False)
             self.assertEqual(record.header("Content-Encoding"), ["gzip"])
+
+    def packed(self, gateway, body, coding="gzip", target=CHAT, **more):
+        """Sends it packed; the answer and how many bodies were not looked into for it."""
+        before = gateway.total("uninspected")
+        pack = {"gzip": lambda b: gzip.compress(b, mtime=0), "deflate": zlib.compress,
+                "br": lambda b: b"\x0b" + b}[coding]
+        body = pack(json.dumps(body).encode() if isinstance(body, dict) else body)
+        answer = gateway.fetch("POST", target, body, [
+            *more.get("headers", ()), ("Content-Type", "application/json"),
+            ("Content-Encoding", coding)])
+        record = self.engines[-1].requests(target)[-1]
+        self.assertEqual(record.sha256, sha256(body))
+        self.assertEqual(record.header("Content-Encoding"), [coding])
+        if gateway.mode() == "store":
+            gateway.wait_quiet()
+        return answer, gateway.total("uninspected") - before
+
+    def test_K20_packed_bodies_are_looked_into(self):
+        self.need_standin("packed bodies")
+        for observe in ({}, {"observe": True}):
+            engine, gateway = self.pair(observe, inflates=True)
+            body = chat_body(words(900), stream=True)
+            for coding in ("gzip", "deflate"):
+                answer, unseen = self.packed(gateway, body, coding)
+                self.assertEqual((answer.status, unseen), (200, 0))
+            self.assertGreater(gateway.total("available_tokens"), 0)
+            gateway.stop()
+            engine.stop()
+
+    def test_K20_packed_and_plain_share_a_start(self):
+        self.need_standin("packed bodies")
+        engine, gateway = self.pair(inflates=True)
+        body = chat_body(words(900))
+        self.packed(gateway, body)
+        engine.forget_slots()
+        gateway.fetch("POST", CHAT, body)
+        gateway.wait_quiet()
+        answer, _ = self.packed(gateway, body)
+        usage = answer.json()["usage"]
+        self.assertGreater(usage["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_K20_packed_bodies_that_are_not_looked_into(self):
+        self.need_standin("packed bodies")
+        engine, gateway = self.pair({"limits": {"unpacked_bytes": "100KiB"}}, inflates=True,
+                                    n_ctx=4096)
+        small = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+        edge = json.dumps(small).encode()
+        noise = "".join(hashlib.sha256(b"%d" % i).hexdigest() for i in range(1600))
+        full = json.dumps({**small, "user": noise}).encode()[:100 << 10]
+        full = full[:-2] + b'"}'
+        for body, coding, seen in (
+                (full, "gzip", True), (full + b" ", "gzip", False),
+                (edge.ljust(90 << 10), "gzip", False),
+                (edge, "br", False), ({**small, "n": 2}, "gzip", False),
+                (b"no JSON", "gzip", False)):
+            with self.subTest(coding=coding, size=len(body)):
+                _, unseen = self.packed(gateway, body, coding)
+                self.assertEqual(unseen, 0 if seen else 1)
+        bomb = gzip.compress(b" " * (50 << 20))
+        gateway.fetch("POST", CHAT, bomb, [("Content-Encoding", "gzip")])
+        self.assertLess(gateway.resident_kib(), 200 << 10)
+        self.assertTrue(gateway.alive())
 
     def test_upload_in_parts_passes_untouched(self):
         engine, gateway = self.pair()

@@ -45,6 +45,7 @@ import sys
 import threading
 import time
 import urllib.parse
+import zlib
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import slot_bytes  # noqa: E402
@@ -105,6 +106,7 @@ class Settings:
     chunk_cut: int = 0            # cut a stream into chunks of so many bytes
     counts: dict = dataclasses.field(default_factory=dict)  # lies about counts
     headers: list = dataclasses.field(default_factory=list)  # more headers of answers
+    inflates: bool = False   # takes packed bodies
 
 
 class Slot:
@@ -580,6 +582,8 @@ class Connection:
         record.sha256 = hashlib.sha256(body).hexdigest()
         record.body_len = len(body)
         record.body = body if len(body) <= KEEP_BODY else b""
+        if self.server.settings.inflates and record.header("Content-Encoding"):
+            body = inflate(body)
         return body
 
     def _chunks(self):
@@ -723,6 +727,13 @@ class Connection:
         self.sock.settimeout(2)
         while self.sock.recv(1 << 18):
             pass
+
+
+def inflate(body):
+    try:
+        return zlib.decompress(body, 32 + 15)      # gzip or zlib
+    except zlib.error:
+        return body
 
 
 def strict_json(body):

@@ -13,6 +13,7 @@ BEGIN {
 
     owner["event2/"] = "io"
     owner["openssl/"] = "io"
+    owner["zlib.h"] = "proto"
     owner["llhttp.h"] = "proto"
     owner["xxhash.h"] = "prefix"
     owner["yaml.h"] = "gateway"
