@@ -155,7 +155,8 @@ struct options {
     int admin_paths; /* enum options_admin_paths */
     bool headers_cache_status;
     bool headers_server_timing;
-    int log_level; /* enum log_level */
+    char *headers_allow_origin; /* "", "*", or origins with blanks between them */
+    int log_level;              /* enum log_level */
     bool log_access;
     uint64_t workers;
 };

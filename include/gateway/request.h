@@ -56,6 +56,7 @@ struct request_world {
     uint64_t unpack_bytes;   /* largest copy of a packed body, 0: none is looked into */
     uint64_t unpack_all_bytes, unpacked_bytes; /* limit of all together, and their sum */
     uint64_t total_ms;                         /* for one of them */
+    const char *allow_origin;                  /* gateway/cors.h */
     bool relay_admin_paths, cache_status, server_timing, access_log;
     unsigned in_state[REQUEST_STATE_COUNT]; /* requests that are there now */
     uint64_t next_id;
@@ -66,6 +67,10 @@ struct request_world {
  * and needs one. */
 bool request_may(const struct request_world *w, const struct http_head *h,
                  struct front_refusal *why);
+
+/* Headers of a refusal. */
+void request_refusing(const struct request_world *w, const struct http_head *h,
+                      struct buf *headers);
 
 /* Takes a request over from the front; it frees itself when it is finished. */
 void request_start(struct request_world *w, struct front_request *client);

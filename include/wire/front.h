@@ -45,6 +45,10 @@ struct front_refusal {
 typedef bool (*front_check_cb)(void *arg, const struct http_head *h,
                                struct front_refusal *why);
 
+/* Adds lines to the headers of a refusal. `h` is NULL where no head could be read. */
+typedef void (*front_refusing_cb)(void *arg, const struct http_head *h,
+                                  struct buf *headers);
+
 struct front_options {
     const struct listener_file *file; /* of a UNIX socket; NULL: as umask has it */
     struct http_limits head;
@@ -55,7 +59,8 @@ struct front_options {
     unsigned per_client; /* of these, of one client (wire/peers.h); 429 beyond; 0: any */
     uint64_t upload_rate, download_rate; /* bytes per second; 0: any */
     uint64_t head_ms, body_ms, idle_ms, write_ms, pace_ms;
-    front_check_cb check; /* NULL: all are welcome; `arg` is that of on_request */
+    front_check_cb check;       /* NULL: all are welcome; `arg` is that of on_request */
+    front_refusing_cb refusing; /* NULL: nothing is added; the same `arg` */
 };
 
 #define FRONT_REFUSALS(X) X(400) X(401) X(403) X(408) X(413) X(429) X(431) X(503)

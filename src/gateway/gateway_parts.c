@@ -109,6 +109,12 @@ static bool may_ask(void *arg, const struct http_head *h, struct front_refusal *
     return request_may(&g->requests, h, why);
 }
 
+static void refusing(void *arg, const struct http_head *h, struct buf *headers)
+{
+    const struct gateway *g = arg;
+    request_refusing(&g->requests, h, headers);
+}
+
 struct front_options gateway_front_options(const struct options *o, bool admin)
 {
     return (struct front_options){
@@ -124,7 +130,8 @@ struct front_options gateway_front_options(const struct options *o, bool admin)
         .idle_ms = o->timeouts_idle_ms,
         .write_ms = o->timeouts_write_ms,
         .pace_ms = o->timeouts_pace_ms,
-        .check = admin ? NULL : may_ask};
+        .check = admin ? NULL : may_ask,
+        .refusing = admin ? NULL : refusing};
 }
 
 /* New names of tenants are those of before: the key and what tells them apart stay. */
@@ -156,6 +163,7 @@ void gateway_apply(struct gateway *g, const struct gateway_secrets *s)
     w->total_ms = o->timeouts_total_ms;
     w->relay_admin_paths = o->admin_paths == OPTIONS_ADMIN_RELAY;
     w->cache_status = o->headers_cache_status;
+    w->allow_origin = o->headers_allow_origin;
     w->server_timing = o->headers_server_timing;
     w->access_log = o->log_access;
     g->admin.key = s->admin_key;

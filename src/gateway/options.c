@@ -201,6 +201,8 @@ static const struct options_row rows[] = {
      "Whether answers carry the header Cache-Status."},
     {"headers.server_timing", SWITCH, AT(headers_server_timing), "on", 0, 0, NULL,
      "Whether answers carry the header Server-Timing."},
+    {"headers.allow_origin", ORIGINS, AT(headers_allow_origin), "", 0, 1024, NULL,
+     "Origins of pages in browsers that may read answers, or *; empty: as engines say."},
     {"log.level", CHOICE, AT(log_level), "info", 0, 0, level_names,
      "Least severity that is logged."},
     {"log.access", SWITCH, AT(log_access), "on", 0, 0, NULL,

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/units.h"
+#include "gateway/cors.h"
 #include "io/addr.h"
 #include "options_table.h"
 #include "store/store.h"
@@ -292,6 +293,18 @@ static int read_isolation(const struct options_row *r, const char *value, void *
     return read_text(r, value, field, e);
 }
 
+static int read_origins(const struct options_row *r, const char *value, void *field,
+                        struct err *e)
+{
+    if (!cors_is_list(value))
+        return err_set(e, ERR_INVALID,
+                       "%s: \"%.60s\" is no list of origins; allowed: *, or "
+                       "SCHEME://HOST[:PORT] without a slash behind, with one blank "
+                       "between two",
+                       r->key, value);
+    return read_text(r, value, field, e);
+}
+
 /* ---- field to text ----------------------------------------------------------------- */
 
 /* As a double-quoted YAML scalar; control characters cannot be in it. */
@@ -337,5 +350,6 @@ const struct options_kind options_kinds[N_KINDS] = {
     [TIME] = {"time", sizeof(uint64_t), read_number, write_number},
     [SWITCH] = {"switch", sizeof(bool), read_switch, write_switch},
     [ISOLATION] = {"isolation", 0, read_isolation, write_text},
+    [ORIGINS] = {"origins", 0, read_origins, write_text},
     [CHOICE] = {"choice", sizeof(int), read_choice, write_choice},
 };

@@ -35,6 +35,7 @@ enum options_kind_id {
     SWITCH,
     CHOICE,
     ISOLATION,
+    ORIGINS, /* of pages in browsers */
     N_KINDS
 };
 

@@ -32,6 +32,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "gateway/credential.h"
+#include "gateway/cors.h"
 #include "gateway/headers.h"
 #include "gateway/inspect.h"
 #include "gateway/routes.h"
@@ -276,6 +277,7 @@ static void reject(struct request *rq, int status, const char *type, const char 
 {
     struct buf headers = {0};
     headers_id(&headers, rq->id);
+    cors_put(&headers, rq->w->allow_origin, front_head(rq->client));
     if (status == 503)
         buf_append_str(&headers, "Retry-After: 1\r\n");
     rq->status = status;
@@ -303,6 +305,7 @@ static void on_head(void *arg, const struct http_head *h)
         rq->answer = answer_new(rq->route.api, rq->stream);
     headers_to_client(&out, h, rq->stream);
     headers_id(&out, rq->id);
+    cors_put(&out, rq->w->allow_origin, front_head(rq->client));
     if (rq->w->cache_status && rq->route.generates)
         headers_cache_status(&out, &rq->job.plan, rq->job.cacheable);
     if (rq->w->server_timing && rq->route.generates)
@@ -542,6 +545,26 @@ bool request_may(const struct request_world *w, const struct http_head *h,
     return false;
 }
 
+void request_refusing(const struct request_world *w, const struct http_head *h,
+                      struct buf *headers)
+{
+    cors_put(headers, w->allow_origin, h);
+}
+
+static void answer_preflight(struct request *rq)
+{
+    struct buf headers = {0};
+    headers_id(&headers, rq->id);
+    cors_put_preflight(&headers, rq->w->allow_origin, front_head(rq->client));
+    rq->status = 204;
+    const struct front_answer a = {
+        .status = 204, .headers = buf_slice(&headers), .length = -1, .bodiless = true};
+    front_start(rq->client, &a);
+    front_end(rq->client);
+    buf_free(&headers);
+    finish(rq, STATS_COMPLETED);
+}
+
 static void note_key(struct request *rq, const struct http_head *h)
 {
     const char *name = keys_count(rq->w->keys) ? keys_name(rq->w->keys, h) : NULL;
@@ -567,6 +590,10 @@ void request_start(struct request_world *w, struct front_request *client)
     note_line(rq, h);
     note_key(rq, h);
     rq->route = routes_find(h->method, h->target);
+    if (*w->allow_origin && cors_is_preflight(h)) {
+        answer_preflight(rq);
+        return;
+    }
     if (rq->route.bad_path) {
         reject(rq, 400, "invalid_request_error", "the path cannot be normalised",
                STATS_REJECTED);

@@ -56,6 +56,7 @@ struct front_request {
     struct loop_timer pace; /* runs while a body comes, or while output waits */
     uint64_t pace_mark;     /* bytes that had come, or gone, when it was started */
     enum client_state state;
+    bool headed; /* the parser has the head of the request under way */
 
     struct buf body;
     uint64_t received_us;
@@ -166,8 +167,12 @@ static void refuse_as(struct front_request *rq, const struct front_refusal *why)
     error_body(&body, why->status, why->type, why->message);
     buf_printf(&head,
                "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
-               "%zu\r\n%sConnection: close\r\n\r\n",
+               "%zu\r\n%s",
                why->status, http_reason(why->status), buf_len(&body), why->headers);
+    if (rq->front->o.refusing)
+        rq->front->o.refusing(rq->front->arg,
+                              rq->headed ? http_parser_head(rq->parser) : NULL, &head);
+    buf_append_str(&head, "Connection: close\r\n\r\n");
     conn_write(rq->conn, buf_slice(&head));
     conn_write(rq->conn, buf_slice(&body));
     buf_free(&head);
@@ -351,6 +356,7 @@ static void read_request(struct front_request *rq)
             if (conn_output_high(rq->conn))
                 return;
             enter(rq, CLIENT_HEAD, rq->front->o.head_ms);
+            rq->headed = false;
         }
         switch (http_parser_next(rq->parser, in, &used, &data)) {
         case HTTP_MORE:
@@ -358,6 +364,7 @@ static void read_request(struct front_request *rq)
             return;
         case HTTP_HEAD:
             conn_consume(rq->conn, used);
+            rq->headed = true;
             on_head(rq);
             break;
         case HTTP_DATA:

@@ -203,6 +203,18 @@ class Answers(Case):
             self.assertEqual(len(answer.all("Access-Control-Allow-Origin")),
                              int("Access-Control-Allow-Origin" in self.e.own_headers))
 
+    def test_K21_engines_answer_browsers_themselves(self):
+        asks = [("Origin", "http://a.example"), ("Access-Control-Request-Method", "POST")]
+        self.e.script("/v1/models", b"HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Origin: "
+                      b"http://a.example\r\nVary: Origin\r\nAccess-Control-Allow-Methods: POST"
+                      b"\r\n\r\n")
+        answer = self.g.fetch("OPTIONS", "/v1/models", headers=asks)
+        self.assertEqual(answer.status, 204)
+        self.assertEqual(answer.all("Access-Control-Allow-Origin"), ["http://a.example"])
+        self.assertEqual(answer.all("Vary"), ["Origin"])
+        refused = self.g.fetch("GET", "/slots", headers=asks)
+        self.assertEqual(refused.all("Access-Control-Allow-Origin"), [])
+
     def test_H41_length_and_chunked_together_are_chunked(self):
         answer = self.scripted(JSON_HEAD + b"Content-Length: 999\r\nTransfer-Encoding: chunked"
                                b"\r\n\r\n4\r\nabcd\r\n0\r\n\r\n", "close")
@@ -260,6 +272,67 @@ class Answers(Case):
             gateway = self.gateway(self.e.url + base, wait="listening", store=False)
             self.assertEqual(gateway.fetch("GET", "/health").body, b"{}")
             gateway.stop()
+
+
+class Browsers(Case):
+    """headers.allow_origin: the gateway says it where the engine does not."""
+
+    PAGE = "https://app.example"
+
+    def setUp(self):
+        super().setUp()
+        self.e, self.g = self.pair({"headers": {"allow_origin": self.PAGE + " http://b.example"},
+                                    "limits": {"body_bytes": "1KiB"}})
+
+    def allowed(self, answer):
+        found = answer.all("Access-Control-Allow-Origin")
+        self.assertLessEqual(len(found), 1)
+        return found[0] if found else None
+
+    def test_K21_answer_without_it_gets_one(self):
+        for origin, allowed in ((self.PAGE, self.PAGE), ("http://evil.example", None)):
+            self.e.script("/scripted", JSON_HEAD + b"Content-Length: 2\r\n\r\n{}")
+            answer = self.g.fetch("GET", "/scripted", headers=[("Origin", origin)])
+            self.assertEqual(self.allowed(answer), allowed)
+            self.assertIn("Origin", answer.all("Vary"))
+
+    def test_K21_answer_that_has_one_keeps_it(self):
+        self.e.script("/scripted", JSON_HEAD + b"access-control-allow-origin: *\r\n"
+                      b"Content-Length: 2\r\n\r\n{}")
+        answer = self.g.fetch("GET", "/scripted", headers=[("Origin", self.PAGE)])
+        self.assertEqual(self.allowed(answer), "*")
+
+    def test_K21_refusals_can_be_read(self):
+        page = [("Origin", self.PAGE)]
+        for answer, status in ((self.g.fetch("GET", "/slots", headers=page), 403),
+                               (self.g.fetch("GET", "/../x", headers=page), 400),
+                               (self.g.fetch("POST", CHAT, b"x" * 2000, page), 413)):
+            self.assertEqual((answer.status, self.allowed(answer)), (status, self.PAGE))
+        self.e.kill()
+        answer = self.g.fetch("POST", CHAT, chat_body("x"), page)
+        self.assertGreaterEqual(answer.status, 500)
+        self.assertEqual(self.allowed(answer), self.PAGE)
+
+    def test_K21_refusal_of_a_head_that_cannot_be_read(self):
+        with self.g.client() as client:
+            client.send(b"GET /health HTTP/1.1\r\nHost: x\r\nOrigin: " + self.PAGE.encode()
+                        + b"\r\n\r\nbad\r\n\r\n")
+            self.assertEqual(client.read_answer().status, 200)
+            answer = client.read_answer()
+            self.assertEqual((answer.status, self.allowed(answer)), (400, None))
+
+    def test_K21_browsers_that_ask_beforehand_are_answered_here(self):
+        for origin, allowed in ((self.PAGE, self.PAGE), ("http://evil.example", None)):
+            answer = self.g.fetch("OPTIONS", CHAT, headers=[
+                ("Origin", origin), ("Access-Control-Request-Method", "POST"),
+                ("Access-Control-Request-Headers", "authorization,content-type")])
+            self.assertEqual((answer.status, self.allowed(answer)), (204, allowed))
+            if allowed:
+                self.assertEqual(answer.get("Access-Control-Allow-Headers"),
+                                 "authorization,content-type")
+        self.assertEqual(self.e.requests(CHAT), [])
+        self.g.fetch("OPTIONS", CHAT)            # of no browser: the engine's business
+        self.assertEqual(len(self.e.requests(CHAT)), 1)
 
 
 class Streams(Case):
