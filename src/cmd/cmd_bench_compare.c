@@ -37,11 +37,7 @@ static int compare(const struct cmd *self, const json_t *a, const json_t *b,
         fprintf(stderr, "incipit bench compare: %s\n", e.text);
         return CMD_FAILED;
     }
-    if (given[HTML] && json_object_get(comparison, "steps")) {
-        fprintf(stderr, "incipit bench compare: there is no page of two runs with steps: "
-                        "leave --html out\n");
-        status = CMD_FAILED;
-    } else if (given[HTML])
+    if (given[HTML])
         status = write_page(self, a, b, comparison, given[HTML]);
     if (given[JSON]) {
         json_dumpf(comparison, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));

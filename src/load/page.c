@@ -53,6 +53,8 @@ void page_report(const json_t *doc, struct buf *out)
 void page_comparison(const json_t *a, const json_t *b, const json_t *comparison,
                      struct buf *out)
 {
-    struct page p = {.out = out, .doc = a, .second = b, .comparison = comparison};
+    json_t *both = page_merge(a, b, comparison);
+    struct page p = {.out = out, .doc = both, .second = b};
     put_page(&p);
+    json_decref(both);
 }

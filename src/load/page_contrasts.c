@@ -153,6 +153,24 @@ static void put_method(struct page *page)
                 : "different requests, compared as a whole");
 }
 
+static void put_good(struct page *page)
+{
+    const json_t *g = page->good;
+    char low[SCALE_LABEL], high[SCALE_LABEL], a[SCALE_LABEL], b[SCALE_LABEL];
+    if (!json_is_object(g))
+        return;
+    scale_label(SCALE_SHARE, page_number(g, "a"), a);
+    scale_label(SCALE_SHARE, page_number(g, "b"), b);
+    scale_label(SCALE_CHANGE, page_number(g, "low"), low);
+    scale_label(SCALE_CHANGE, page_number(g, "high"), high);
+    page_note(page->out,
+              "Good answers: %s and %s; the 95 %% interval of the difference of shares "
+              "(Newcombe) is %s to %s: %s.",
+              a, b, low, high,
+              json_is_true(json_object_get(g, "seen")) ? "a difference"
+                                                       : "no difference seen");
+}
+
 void page_contrasts(struct page *page)
 {
     struct row rows[MOST_ROWS];
@@ -163,5 +181,6 @@ void page_contrasts(struct page *page)
     put_method(page);
     draw(page, rows, n);
     put_table(page, rows, n);
+    put_good(page);
     page_section_end(page->out);
 }

@@ -267,6 +267,9 @@ static void put_method(const struct page *p)
     const char *key;
     json_t *ms;
     struct buf text = {0};
+    struct series first = {0};
+    if (p->n_arms)
+        take(p, &p->arm[0], requests_per_s, &first);
     json_object_foreach(limits, key, ms)
     {
         char value[SCALE_LABEL];
@@ -280,7 +283,7 @@ static void put_method(const struct page *p)
         "answer%.200s. Thin upright lines: 95 %% interval of the share (Wilson); dotted: "
         "the highest step that was good enough. "
         "What was sent while a step settled is not counted.",
-        json_array_size(p->steps) / (p->n_arms ? p->n_arms : 1), words);
+        first.n, words);
     free(words);
 }
 

@@ -95,57 +95,99 @@ void page_load_text(const struct page *p, const json_t *step, char out[PAGE_LOAD
     snprintf(out, PAGE_LOAD, "%s %s", level, page_load_words(p));
 }
 
-/* The step whose requests are drawn: the highest that was good enough, else the last. */
-static double step_to_draw(const struct page *p)
+static bool is_of(const json_t *step, const char *arm)
 {
-    const json_t *knee = json_array_get(json_object_get(p->doc, "knee"), 0),
-                 *last = json_array_get(p->steps, json_array_size(p->steps) - 1);
-    const double step = page_number(knee, "step");
-    return isnan(step) ? page_number(last, "step") : step;
+    const char *is = page_string(step, "arm");
+    return is && strcmp(is, arm) == 0;
 }
 
-static const json_t *contrasts_of_step(const json_t *doc, double step)
+/* The last step of an arm, or that with a load where it is one; NULL: there is none. */
+static json_t *step_of(const json_t *steps, const char *arm, double load)
 {
-    const json_t *all = json_object_get(doc, "step_contrasts");
-    return step >= 1 && step <= PAGE_STEPS ? json_array_get(all, (size_t)step - 1) : NULL;
+    json_t *s, *found = NULL;
+    size_t i;
+    json_array_foreach(steps, i, s)
+    {
+        if (is_of(s, arm) && (isnan(load) || page_load_of(s) == load))
+            found = s;
+    }
+    return found;
+}
+
+static size_t arm_names(const json_t *steps, const char *names[PAGE_ARMS])
+{
+    const json_t *s;
+    size_t i, n = 0;
+    json_array_foreach(steps, i, s)
+    {
+        const char *arm = page_string(s, "arm");
+        if (arm && n < PAGE_ARMS && (n == 0 || strcmp(arm, names[0]) != 0))
+            names[n++] = arm;
+    }
+    return n;
+}
+
+/* At which load requests are drawn: the highest that was good enough for the first arm,
+ * else the last; one that both arms had. NAN: there is none. */
+static double load_to_draw(const struct page *p, const char *names[], size_t n)
+{
+    const json_t *knee = json_array_get(json_object_get(p->doc, "knee"), 0), *s;
+    double load = page_load_of(knee);
+    size_t i;
+    if (!isnan(load) && step_of(p->steps, names[n - 1], load))
+        return load;
+    load = (double)NAN;
+    json_array_foreach(p->steps, i, s)
+    {
+        const double of = page_load_of(s);
+        if (is_of(s, names[0]) && !isnan(of) && step_of(p->steps, names[n - 1], of))
+            load = of;
+    }
+    return load;
+}
+
+/* Of --ab: by the number of the step; of two runs: by load. */
+static const json_t *compared(const struct page *p, double step, double load)
+{
+    const json_t *all = json_object_get(p->doc, "step_contrasts"), *c;
+    size_t i;
+    json_array_foreach(all, i, c)
+    {
+        if (p->second ? page_load_of(c) == load : (double)i == step - 1)
+            return c;
+    }
+    return NULL;
 }
 
 static void load_steps(struct page *p)
 {
-    const double wanted = step_to_draw(p);
-    char load[PAGE_LOAD];
-    const json_t *s;
-    size_t i;
-    p->contrasts = contrasts_of_step(p->doc, wanted);
-    json_array_foreach(p->steps, i, s)
-    {
-        if (page_number(s, "step") != wanted || p->n_arms == PAGE_ARMS)
-            continue;
-        load_arm(p, s, page_string(s, "arm"));
-        page_load_text(p, s, load);
-        snprintf(p->of, sizeof(p->of), "step %.0f (%s)", wanted, load);
+    const char *names[PAGE_ARMS];
+    const size_t n = arm_names(p->steps, names);
+    if (n == 0)
+        return;
+    const double load = load_to_draw(p, names, n);
+    for (size_t i = 0; i < n; i++)
+        load_arm(p, step_of(p->steps, names[i], load), names[i]);
+    char text[PAGE_LOAD];
+    page_load_text(p, p->arm[0].json, text);
+    snprintf(p->of, sizeof(p->of), isnan(load) ? "the last steps" : "the step at %s",
+             text);
+    p->contrasts = compared(p, page_number(p->arm[0].json, "step"), load);
+    if (p->second) {
+        p->good = json_object_get(p->contrasts, "good");
+        p->contrasts = json_object_get(p->contrasts, "contrasts");
     }
 }
 
 /* ---- all --------------------------------------------------------------------------- */
-
-static const json_t *first_arm(const json_t *doc)
-{
-    return json_array_get(json_object_get(doc, "arms"), 0);
-}
 
 void page_load(struct page *p)
 {
     const json_t *arms = json_object_get(p->doc, "arms"),
                  *steps = json_object_get(p->doc, "steps"), *arm;
     size_t i;
-    if (p->second) {
-        load_arm(p, first_arm(p->doc), "first");
-        load_arm(p, first_arm(p->second), "second");
-        p->contrasts = json_object_get(p->comparison, "contrasts");
-        return;
-    }
     p->contrasts = json_object_get(p->doc, "contrasts");
+    p->good = json_object_get(p->doc, "good_contrast");
     p->steps = json_array_size(steps) ? steps : NULL;
     json_array_foreach(arms, i, arm)
     {

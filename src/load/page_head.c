@@ -19,7 +19,7 @@ static void put_load(struct page *p, const json_t *settings)
                 level);
     struct buf text = {0};
     if (p->steps)
-        buf_printf(&text, "%s loop in %zu steps", loop ? loop : "not known",
+        buf_printf(&text, "%.20s loop in %zu steps", loop ? loop : "not known",
                    json_array_size(json_object_get(settings, "steps")));
     else if (trace)
         buf_printf(&text, "open loop, a trace at %s of its speed", level);

@@ -49,10 +49,10 @@ struct page_arm {
 struct page {
     struct buf *out;
     const json_t *doc;
-    const json_t *second;     /* of a comparison, else NULL */
-    const json_t *comparison; /* with it */
-    const json_t *contrasts;  /* NULL: none */
-    const json_t *steps;      /* NULL: none */
+    const json_t *second;    /* of a comparison, else NULL; `doc` is merged then */
+    const json_t *contrasts; /* NULL: none */
+    const json_t *good;      /* difference of shares of good answers, NULL: none */
+    const json_t *steps;     /* NULL: none */
     size_t n_arms;
     struct page_arm arm[PAGE_ARMS]; /* what requests are drawn of */
     char of[96]; /* which part of the run that is, behind "of "; "" for all of it */
@@ -81,6 +81,9 @@ void page_load_text(const struct page *p, const json_t *step, char out[PAGE_LOAD
 
 /* Part of the prompt that was cached; NAN: not known. */
 double page_reused(const struct page_arm *a, size_t i);
+
+/* Two documents as one, a new reference (page_merge.c). */
+json_t *page_merge(const json_t *a, const json_t *b, const json_t *comparison);
 
 /* ---- markup (page_markup.c) -------------------------------------------------------- */
 

@@ -119,7 +119,17 @@ class Pages(PageCase):
                          8, "--good", "ttft=10s")
         self.checked(text)
         self.says(text, "Good answers over load", "ttft within 10 s",
-                  "These figures are of step")
+                  "These figures are of the step at")
+
+    def test_two_runs_with_steps(self):
+        paths = [self.path("a.json"), self.path("b.json")]
+        for path, delay, steps in zip(paths, (0.0, 0.05), ("1,2,4", "1,2,8")):
+            self.bench(self.stub(timed(delay, 0.0, 2)).url, "--steps", steps, "--requests", 6,
+                       "--seed", 1, "--json", path)
+        text = self.page("compare", *paths)
+        self.checked(text)
+        self.says(text, "These figures are of the step at 2 requests under way",
+                  "second is slower than first", "no difference seen", "<td>6</td>")
 
     def test_what_an_engine_says_of_itself_stays_text(self):
         name = "</title><script>alert('x')</script>\"&<img src=http://x/>\u202e"
