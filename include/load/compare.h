@@ -15,10 +15,10 @@
 #include "base/err.h"
 
 /* A new reference: "settings" (those that differ, each [a, b]), "paired", "figures" (of
- * the whole run, each [a, b]), "good" (difference of shares; null where limits are not the
- * same), "contrasts" as in a report. Of runs with steps the last four are in "steps", a
- * list with a "load" each; loads that only one of them has are in "alone". NULL with `e`
- * set where one of them is no report, or one has steps and the other has none. */
+ * the whole run, each [a, b]), "good" (difference of shares; null where limits are not
+ * the same), "contrasts" as in a report. Of runs with steps the last four are in "steps",
+ * a list with a "load" each; loads that only one of them has are in "alone". NULL with
+ * `e` set where one of them is no report, or one has steps and the other has none. */
 json_t *compare_documents(const json_t *a, const json_t *b, struct err *e);
 
 void compare_print(const json_t *comparison, FILE *out);
