@@ -50,6 +50,7 @@ struct sample {
     enum sample_answer answer; /* of a completed one; of paths not read: unknown */
     int status;                /* of the answer, 0: none */
     uint8_t connects, retries; /* of its connections: call_facts */
+    uint8_t kind;              /* kind.h */
     int error; /* ERR_ code where it failed or was interrupted on the way */
     uint64_t planned_us, started_us, sent_us, first_us, last_us, end_us;
     uint64_t content_events;
@@ -59,7 +60,9 @@ struct sample {
 
 struct reading {
     struct sample sample;
-    struct spread *gaps; /* each gap between content events goes there */
+    struct spread *gaps;      /* each gap between content events goes there, */
+    struct spread *kind_gaps; /* and there; may be NULL, may be changed meanwhile */
+    struct spread *then_gaps; /* takes the place of kind_gaps behind the next gap */
     struct answer *answer;
     enum prompt_api api;
     bool stream;

@@ -6,18 +6,26 @@
 
 #include <stddef.h>
 
+#include "load/kind.h"
 #include "load/reading.h"
 
 struct tally {
     struct sample *samples; /* in the order in which they ended */
     size_t n, room;
     struct spread gaps; /* of all content events, whatever became of their request */
-    uint64_t begun_us;  /* of the phase */
+    struct spread *kind_gaps[KINDS]; /* the same of each kind; NULL: none */
+    uint64_t begun_us;               /* of the phase */
     uint64_t ended_us;
 };
 
 void tally_free(struct tally *t); /* its contents; {0} is an empty one */
 void tally_add(struct tally *t, const struct sample *s);
+
+/* Gaps of a kind, to be added to; NULL for KIND_NONE. */
+struct spread *tally_gaps(struct tally *t, enum kind k);
+
+/* The samples of a kind alone, and its gaps. */
+struct tally tally_of_kind(const struct tally *t, enum kind k);
 
 /* Into the order of the workload. */
 void tally_sort(struct tally *t);

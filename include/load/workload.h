@@ -46,6 +46,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "load/kind.h"
 #include "proto/prompt.h"
 
 #define WORKLOAD_ALONE UINT64_MAX
@@ -79,6 +80,7 @@ struct workload_request {
     enum prompt_api api;
     uint64_t group;         /* requests of one group start alike, or WORKLOAD_ALONE */
     uint32_t turn;          /* number within its group */
+    enum kind kind;         /* where there are several */
     uint32_t in_tokens;     /* aimed at, without the template's; 0: unknown (a file) */
     uint32_t shared_tokens; /* of those, the start that an earlier request had */
     uint32_t out_tokens;    /* limit of the answer; 0: unknown */
@@ -106,6 +108,15 @@ const char *workload_note(const struct workload *w);
 /* Whether it has times of its own: how long after request 0 is request `i` due? */
 bool workload_timed(const struct workload *w);
 uint64_t workload_due_us(const struct workload *w, uint64_t i);
+
+/*
+ * Profile interrupt: four requests belong together, a short one and a long one alone, then
+ * a long one and a short one beside it. When the last of them is to come, 0 for all
+ * others: up to 1 is a part of the time that the long one needs to its first token, 1 to 2
+ * of what it needs from there.
+ */
+bool workload_meets(const struct workload *w);
+double workload_moment(const struct workload *w, uint64_t i);
 
 /* How a body at this path is answered. */
 enum prompt_api workload_api(const char *path);

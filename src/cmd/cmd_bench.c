@@ -60,7 +60,7 @@ enum {
 
 const struct cmd_flag cmd_bench_flags[] = {
     [PROFILE] = {"--profile", "NAME[,KEY=N…]", NULL,
-                 "short, long-in, long-out, mix, shared, chat (short)"},
+                 "short, long-in, long-out, mix, interrupt, shared, chat (short)"},
     [INPUT] = {"--input", "FILE", NULL, "requests, conversations or a trace instead"},
     [SCALE] = {"--scale", "S", NULL, "of a trace's lengths: 1/8, 0.5 (1)"},
     [AT_ONCE] = {"--at-once", "N", NULL, "conversations that take turns (8)"},

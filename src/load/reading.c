@@ -7,6 +7,7 @@ void reading_init(struct reading *r, enum prompt_api api, struct spread *gaps)
 {
     r->api = api;
     r->gaps = gaps;
+    r->kind_gaps = r->then_gaps = NULL;
     r->answer = NULL;
     r->units = false;
     r->sample.prompt_tokens = r->sample.cached_tokens = r->sample.output_tokens = -1;
@@ -35,6 +36,18 @@ void reading_head(struct reading *r, int status, bool stream)
         answer_note_units(r->answer);
 }
 
+static void add_gap(struct reading *r, uint64_t gap_us)
+{
+    struct sample *s = &r->sample;
+    spread_add(r->gaps, (double)gap_us / 1000);
+    if (r->kind_gaps)
+        spread_add(r->kind_gaps, (double)gap_us / 1000);
+    if (r->then_gaps)
+        r->kind_gaps = r->then_gaps;
+    r->then_gaps = NULL;
+    s->longest_us = gap_us > s->longest_us ? gap_us : s->longest_us;
+}
+
 /* An answer that came before the request was seen to be sent took no time from there. */
 static void note_content(struct reading *r, uint64_t events, uint64_t now_us)
 {
@@ -45,9 +58,7 @@ static void note_content(struct reading *r, uint64_t events, uint64_t now_us)
             s->first_us = s->last_us = now_us;
             continue;
         }
-        const uint64_t gap_us = now_us - s->last_us;
-        spread_add(r->gaps, (double)gap_us / 1000);
-        s->longest_us = gap_us > s->longest_us ? gap_us : s->longest_us;
+        add_gap(r, now_us - s->last_us);
         s->last_us = now_us;
     }
 }

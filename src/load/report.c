@@ -205,17 +205,38 @@ static json_t *connections(const struct tally *t)
     return json_pack("{s:I, s:I}", "opened", opened, "retried", retried);
 }
 
+/* Times of each kind of requests, where there are several. */
+static void put_kinds(json_t *arm, const struct tally *t)
+{
+    json_t *out = json_object();
+    for (int k = KIND_NONE + 1; k < KINDS; k++) {
+        struct tally one = tally_of_kind(t, (enum kind)k);
+        if (one.n)
+            json_object_set_new(out, kind_name((enum kind)k),
+                                json_pack("{s:I, s:I, s:o}", "sent", (json_int_t)one.n,
+                                          "completed",
+                                          (json_int_t)tally_count(&one, SAMPLE_COMPLETED),
+                                          "quantiles", all_quantiles(&one)));
+        tally_free(&one);
+    }
+    if (json_object_size(out))
+        json_object_set(arm, "classes", out);
+    json_decref(out);
+}
+
 json_t *report_arm(const struct tally *t, const struct tally *around, json_t *resources,
                    const char *name, const struct verdict_limits *l)
 {
     const struct token_sum k = sum_tokens(t);
     const double seconds = (double)(t->ended_us - t->begun_us) / 1e6;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:O?, s:o}", "arm", name,
-                     "seconds", report_number(seconds), "outcomes", report_outcomes(t),
-                     "connections", connections(t), "quantiles", all_quantiles(t),
-                     "throughput", throughput(t, around, l, seconds), "tokens",
-                     tokens(&k), "good", good(t, l), "resources", resources, "samples",
-                     report_samples(t));
+    json_t *arm = json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:O?, s:o}", "arm", name, "seconds",
+        report_number(seconds), "outcomes", report_outcomes(t), "connections",
+        connections(t), "quantiles", all_quantiles(t), "throughput",
+        throughput(t, around, l, seconds), "tokens", tokens(&k), "good", good(t, l),
+        "resources", resources, "samples", report_samples(t));
+    put_kinds(arm, t);
+    return arm;
 }
 
 /* ---- two arms ---------------------------------------------------------------------- */

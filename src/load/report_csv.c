@@ -40,7 +40,7 @@ static void put_sample(const struct sample *s, const char *phase, size_t step,
     put_count(s->prompt_tokens, out);
     put_count(s->cached_tokens, out);
     put_count(s->output_tokens, out);
-    fprintf(out, "\n");
+    fprintf(out, ",%s\n", s->kind ? kind_name((enum kind)s->kind) : "");
 }
 
 static void put_tally(const struct tally *t, const char *phase, size_t step, unsigned arm,
@@ -77,7 +77,7 @@ void report_csv(const struct report_input *in, FILE *out)
     for (const struct report_time *r = report_times; r->name; r++)
         fprintf(out, ",%s", r->name);
     fprintf(out, ",longest_gap_ms,content_events,aimed_tokens,shared_tokens,"
-                 "prompt_tokens,cached_tokens,output_tokens\n");
+                 "prompt_tokens,cached_tokens,output_tokens,class\n");
     put_phase(in, true, out);
     if (in->options->n_steps)
         put_steps(in, out);

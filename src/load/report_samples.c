@@ -126,6 +126,18 @@ static json_t *list_of_gaps(const struct spread *gaps)
     return out;
 }
 
+static void put_kinds(json_t *out, const struct tally *t)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < t->n; i++) {
+        const char *name = kind_name((enum kind)t->samples[i].kind);
+        json_array_append_new(list, name ? json_string(name) : json_null());
+    }
+    if (t->n && t->samples[0].kind)
+        json_object_set(out, "class", list);
+    json_decref(list);
+}
+
 json_t *report_samples(const struct tally *t)
 {
     json_t *out = json_object(), *index = json_array(), *outcome = json_array();
@@ -143,6 +155,7 @@ json_t *report_samples(const struct tally *t)
         json_object_set_new(out, moments[i].name, list_of_moments(t, i));
     for (size_t i = 0; i < N(counts); i++)
         json_object_set_new(out, counts[i].name, list_of_counts(t, i));
+    put_kinds(out, t);
     json_object_set_new(out, "gaps", list_of_gaps(&t->gaps));
     return out;
 }

@@ -56,6 +56,33 @@ static void print_times(const json_t *quantiles, bool open, FILE *out)
     }
 }
 
+static void print_kind(const char *name, const json_t *kind, FILE *out)
+{
+    static const char *const times[] = {"ttft_ms", "total_ms", "gaps_ms"};
+    const json_t *q = json_object_get(kind, "quantiles");
+    fprintf(out, "  %-18s %6" JSON_INTEGER_FORMAT, name, count_at(kind, "completed"));
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        print_number(json_object_get(q, times[i]), "p50", out);
+        print_number(json_object_get(q, times[i]), "p99", out);
+    }
+    fprintf(out, "\n");
+}
+
+static void print_kinds(const json_t *arm, FILE *out)
+{
+    const char *name;
+    json_t *kind, *kinds = json_object_get(arm, "classes");
+    if (!kinds)
+        return;
+    fprintf(out, "\n  %-18s %6s  %20s  %20s  %20s\n", "ms", "n", "first token, sent",
+            "whole, from plan", "between tokens");
+    fprintf(out, "  %-18s %6s", "", "");
+    for (int i = 0; i < 3; i++)
+        fprintf(out, "  %9s  %9s", "p50", "p99");
+    fprintf(out, "\n");
+    json_object_foreach(kinds, name, kind) print_kind(name, kind, out);
+}
+
 static void print_counts(json_t *counts, FILE *out)
 {
     const char *key;
@@ -146,6 +173,7 @@ static void print_arms(const json_t *arms, const char *title, bool open, FILE *o
         if (count_at(json_object_get(arm, "outcomes"), "completed") == 0)
             continue;
         print_times(json_object_get(arm, "quantiles"), open, out);
+        print_kinds(arm, out);
         print_retries(arm, out);
         print_rates(arm, out);
         print_tokens(arm, out);

@@ -69,6 +69,11 @@ struct runner {
     uint64_t measured_from_us;  /* as the next one, on the clock; 0: not yet */
     uint64_t measured_until_us; /* the last measured one's end */
     uint64_t measured_flights;
+
+    /* Of a workload whose requests meet. */
+    struct flight *host;                 /* the long one that is under way */
+    uint64_t host_first_us, host_all_us; /* what the last one alone took */
+
     struct alarm *alarm;     /* for the plan */
     struct loop_timer ticks; /* for progress */
     struct list flights;
@@ -79,6 +84,7 @@ struct flight {
     struct runner *r;
     unsigned arm;
     bool measured;
+    bool guest; /* came while a host was under way */
     struct call *call;
     struct call_facts facts;
     struct reading reading;
@@ -95,9 +101,73 @@ static struct tally *tally_of(const struct flight *f)
     return f->measured ? &s->measured[f->arm] : &s->around[f->arm];
 }
 
+/* ---- a short request beside a long one --------------------------------------------- */
+
+static void set_kind(struct flight *f, enum kind k)
+{
+    f->reading.sample.kind = (uint8_t)k;
+    f->reading.kind_gaps = tally_gaps(tally_of(f), k);
+}
+
+/* A long one is alone until a short one comes; what that one came into shows now. */
+static void meet(struct flight *f)
+{
+    struct flight *host = f->r->host;
+    switch ((enum kind)f->reading.sample.kind) {
+    case KIND_LONG_ALONE:
+    case KIND_LONG_MET:
+        set_kind(f, KIND_LONG_ALONE);
+        f->r->host = f;
+        break;
+    case KIND_SHORT_IN_PREFILL:
+        f->guest = host != NULL;
+        if (!host) {
+            set_kind(f, KIND_SHORT_LATE);
+            break;
+        }
+        set_kind(host, KIND_LONG_MET);
+        set_kind(f, host->reading.sample.first_us ? KIND_SHORT_IN_ANSWER
+                                                  : KIND_SHORT_IN_PREFILL);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Of a host the gaps behind the one that is under way are those of one alone again. */
+static void leave(const struct flight *f)
+{
+    struct runner *r = f->r;
+    const struct sample *s = &f->reading.sample;
+    if (f->guest && r->host)
+        r->host->reading.then_gaps = tally_gaps(tally_of(r->host), KIND_LONG_ALONE);
+    if (f != r->host)
+        return;
+    r->host = NULL;
+    if (s->kind == KIND_LONG_ALONE && s->outcome == SAMPLE_COMPLETED) {
+        r->host_all_us = s->end_us - s->started_us;
+        r->host_first_us = s->first_us ? s->first_us - s->started_us : r->host_all_us;
+    }
+}
+
+/* When the next is to be sent, 0: now. */
+static uint64_t meeting_us(const struct runner *r)
+{
+    const double moment = workload_moment(r->workload, r->next_index);
+    if (moment <= 0 || !r->host)
+        return 0;
+    const double first = (double)r->host_first_us,
+                 rest = (double)(r->host_all_us - r->host_first_us);
+    return r->host->reading.sample.started_us +
+           (uint64_t)(moment <= 1 ? moment * first : first + (moment - 1) * rest);
+}
+
+/* ---- the end of a request ---------------------------------------------------------- */
+
 static void end_flight(struct flight *f)
 {
     struct runner *r = f->r;
+    leave(f);
     if (r->o.agree)
         agree_add(r->o.agree, f->arm, &f->reading.sample, f->reading.answer);
     f->reading.sample.connects = f->facts.connects;
@@ -175,9 +245,12 @@ static void make_request(struct flight *f, struct buf *head, uint64_t index)
                                         .group = rq.group,
                                         .turn = rq.turn,
                                         .in_tokens = rq.in_tokens,
+                                        .kind = (uint8_t)rq.kind,
                                         .shared_tokens = rq.shared_tokens,
                                         .out_tokens = rq.out_tokens};
     reading_init(&f->reading, rq.api, &tally_of(f)->gaps);
+    f->reading.kind_gaps = tally_gaps(tally_of(f), rq.kind);
+    meet(f);
     f->reading.units = r->o.agree != NULL;
     buf_printf(head,
                "POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
@@ -276,7 +349,8 @@ static bool may_send(struct runner *r)
 
 static bool has_room(const struct runner *r)
 {
-    return r->sent - r->ended < r->stage->load.concurrency;
+    const uint64_t guests = workload_moment(r->workload, r->next_index) > 0;
+    return r->sent - r->ended < r->stage->load.concurrency + guests;
 }
 
 static void on_alarm(void *arg)
@@ -301,7 +375,12 @@ static void keep_busy(struct runner *r)
 {
     r->next_us = loop_now_us(r->loop) - r->begun_us;
     while (may_send(r) && has_room(r)) {
-        start_flight(r, 0);
+        const uint64_t due_us = meeting_us(r);
+        if (due_us > loop_now_us(r->loop)) {
+            alarm_set(r->alarm, due_us);
+            return;
+        }
+        start_flight(r, due_us);
         r->next_us = loop_now_us(r->loop) - r->begun_us;
     }
 }
@@ -484,6 +563,19 @@ static void free_stage(struct stage *s)
     }
 }
 
+static int check(const struct runner *r, struct err *e)
+{
+    const struct runner_options *o = &r->o;
+    if (!r->alarm)
+        return err_set(e, ERR_LIMIT, "no file descriptor is left for a timer");
+    if (workload_meets(r->workload) &&
+        (o->concurrency != 1 || o->rate > 0 || o->n_steps || o->speed > 0 || o->url[1]))
+        return err_set(e, ERR_INVALID,
+                       "profile interrupt is a closed loop of 1 with one service: no "
+                       "--concurrency, --rate, --steps or --ab");
+    return 0;
+}
+
 static int open_services(struct runner *r, struct err *e)
 {
     const struct runner_options *o = &r->o;
@@ -517,9 +609,7 @@ struct runner *runner_new(struct loop *l, const struct workload *w,
     list_init(&r->flights);
     timer_init(&r->ticks, l, on_tick, r);
     r->alarm = alarm_new(l, on_alarm, r);
-    if (!r->alarm)
-        err_set(e, ERR_LIMIT, "no file descriptor is left for a timer");
-    if (!r->alarm || open_services(r, e)) {
+    if (check(r, e) || open_services(r, e)) {
         runner_free(r);
         return NULL;
     }

@@ -9,6 +9,8 @@
 void tally_free(struct tally *t)
 {
     free(t->samples);
+    for (int k = 0; k < KINDS; k++)
+        free(t->kind_gaps[k]);
     *t = (struct tally){0};
 }
 
@@ -19,6 +21,24 @@ void tally_add(struct tally *t, const struct sample *s)
         t->samples = mem_rearray(t->samples, t->room, sizeof(*t->samples));
     }
     t->samples[t->n++] = *s;
+}
+
+struct spread *tally_gaps(struct tally *t, enum kind k)
+{
+    if (k != KIND_NONE && !t->kind_gaps[k])
+        t->kind_gaps[k] = mem_zalloc(sizeof(*t->kind_gaps[k]));
+    return t->kind_gaps[k];
+}
+
+struct tally tally_of_kind(const struct tally *t, enum kind k)
+{
+    struct tally out = {.begun_us = t->begun_us, .ended_us = t->ended_us};
+    for (size_t i = 0; i < t->n; i++)
+        if (t->samples[i].kind == k)
+            tally_add(&out, &t->samples[i]);
+    if (t->kind_gaps[k])
+        out.gaps = *t->kind_gaps[k];
+    return out;
 }
 
 static int by_index(const void *a, const void *b)

@@ -12,24 +12,32 @@
 #include "base/draw.h"
 #include "workload_parts.h"
 
-enum kind { ALONE, MIX, SHARED, CHAT };
+enum shape { ALONE, MIX, MEET, SHARED, CHAT };
 
 struct profile {
     const char *name;
-    enum kind kind;
+    enum shape shape;
     uint32_t in, ask, out, groups, rounds;
+    uint32_t reply; /* of MEET: the answer to the short one */
 };
 
-/* in: the prompt, the document, or the chat's system message. */
+#define MEETING 4 /* requests that belong together */
+
+/* in: the prompt (of MEET: the long one), the document, or the chat's system message. */
 static const struct profile profiles[] = {
-    {"short", ALONE, 128, 0, 32, 1, 1},     {"long-in", ALONE, 4000, 0, 32, 1, 1},
-    {"long-out", ALONE, 128, 0, 512, 1, 1}, {"mix", MIX, 0, 0, 0, 1, 1},
-    {"shared", SHARED, 2000, 40, 64, 8, 4}, {"chat", CHAT, 400, 60, 64, 8, 4},
+    {"short", ALONE, 128, 0, 32, 1, 1, 0},
+    {"long-in", ALONE, 4000, 0, 32, 1, 1, 0},
+    {"long-out", ALONE, 128, 0, 512, 1, 1, 0},
+    {"mix", MIX, 0, 0, 0, 1, 1, 0},
+    {"interrupt", MEET, 4000, 60, 256, 25, MEETING, 32},
+    {"shared", SHARED, 2000, 40, 64, 8, 4, 0},
+    {"chat", CHAT, 400, 60, 64, 8, 4, 0},
 };
 #define N_PROFILES (sizeof(profiles) / sizeof(profiles[0]))
 
 /* Of ten requests of the mix: the profiles of six, two and two. */
 static const uint8_t mixture[10] = {0, 0, 0, 0, 0, 0, 1, 1, 2, 2};
+static const enum kind mixed_kinds[] = {KIND_SHORT, KIND_LONG_IN, KIND_LONG_OUT};
 
 struct workload {
     struct workload_common common;
@@ -53,9 +61,11 @@ struct key {
 #define IS(kind) (1u << (kind))
 
 static const struct key keys[] = {
-    KEY("in", in, IS(ALONE) | IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
-    KEY("ask", ask, IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
-    KEY("out", out, IS(ALONE) | IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
+    KEY("in", in, IS(ALONE) | IS(MEET) | IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
+    KEY("ask", ask, IS(MEET) | IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
+    KEY("out", out, IS(ALONE) | IS(MEET) | IS(SHARED) | IS(CHAT), WORKLOAD_MAX_TOKENS),
+    KEY("reply", reply, IS(MEET), WORKLOAD_MAX_TOKENS),
+    KEY("meetings", groups, IS(MEET), WORKLOAD_MAX_GROUPS),
     KEY("documents", groups, IS(SHARED), WORKLOAD_MAX_GROUPS),
     KEY("questions", rounds, IS(SHARED), WORKLOAD_MAX_ROUNDS),
     KEY("chats", groups, IS(CHAT), WORKLOAD_MAX_GROUPS),
@@ -91,7 +101,7 @@ static int take_key(struct profile *p, const char *word, struct err *e)
     const size_t len = equals ? (size_t)(equals - word) : strlen(word);
     uint64_t n = 0;
     for (size_t i = 0; i < N_KEYS; i++) {
-        if (!(keys[i].kinds & IS(p->kind)) || strlen(keys[i].name) != len ||
+        if (!(keys[i].kinds & IS(p->shape)) || strlen(keys[i].name) != len ||
             memcmp(keys[i].name, word, len) != 0)
             continue;
         if (!equals || !units_parse_count(equals + 1, &n) || n < 1 || n > keys[i].most)
@@ -126,7 +136,7 @@ static char *name_of(struct workload *w)
     struct profile *p = &w->p;
     buf_append_str(&out, w->source ? w->source->name : p->name);
     for (size_t i = 0; !w->source && i < N_KEYS; i++)
-        if (keys[i].kinds & IS(p->kind))
+        if (keys[i].kinds & IS(p->shape))
             buf_printf(&out, ",%s=%u", keys[i].name, *field_of(p, &keys[i]));
     if (w->common.max_tokens)
         buf_printf(&out, ",max-tokens=%u", w->common.max_tokens);
@@ -233,7 +243,7 @@ uint64_t workload_pass(const struct workload *w)
     if (w->source)
         return w->source->pass;
     const uint64_t pass = (uint64_t)w->p.groups * w->p.rounds;
-    return pass > 1 || w->p.kind >= SHARED ? pass : 100;
+    return pass > 1 || w->p.shape >= SHARED ? pass : 100;
 }
 
 bool workload_timed(const struct workload *w)
@@ -244,6 +254,20 @@ bool workload_timed(const struct workload *w)
 uint64_t workload_due_us(const struct workload *w, uint64_t i)
 {
     return w->source->due_us(w->source, i);
+}
+
+bool workload_meets(const struct workload *w)
+{
+    return !w->source && w->p.shape == MEET;
+}
+
+/* Every second one comes before the first token is expected. */
+double workload_moment(const struct workload *w, uint64_t i)
+{
+    if (!workload_meets(w) || i % MEETING != MEETING - 1)
+        return 0;
+    uint64_t state = draw_key(w->common.seed, WHAT_MOMENT, i, 0);
+    return draw_unit(&state) + (double)(i / MEETING % 2);
 }
 
 enum prompt_api workload_api(const char *path)
@@ -312,6 +336,20 @@ static void make_alone(const struct workload *w, const struct profile *p, uint64
     put_message(out, "user", text_key(w, arm, WHAT_TEXT, i, 0), rq->in_tokens);
 }
 
+static void make_meeting(const struct workload *w, uint64_t i, uint32_t arm,
+                         struct buf *out, struct workload_request *rq)
+{
+    static const enum kind kinds[MEETING] = {KIND_SHORT_ALONE, KIND_LONG_ALONE,
+                                             KIND_LONG_MET, KIND_SHORT_IN_PREFILL};
+    struct profile p = w->p;
+    rq->kind = kinds[i % MEETING];
+    if (i % MEETING == 0 || i % MEETING == MEETING - 1) {
+        p.in = p.ask;
+        p.out = p.reply;
+    }
+    make_alone(w, &p, i, arm, out, rq);
+}
+
 static void make_shared(const struct workload *w, uint32_t arm, struct buf *out,
                         struct workload_request *rq)
 {
@@ -351,7 +389,7 @@ static void make_grouped(const struct workload *w, uint64_t i, uint32_t arm,
     rq->group = set * w->p.groups + group_at(w, round, (uint32_t)(i % w->p.groups));
     rq->turn = (uint32_t)(round % w->p.rounds);
     rq->out_tokens = w->p.out;
-    if (w->p.kind == SHARED)
+    if (w->p.shape == SHARED)
         make_shared(w, arm, out, rq);
     else
         make_chat(w, arm, out, rq);
@@ -392,11 +430,17 @@ void workload_make(const struct workload *w, uint64_t i, uint32_t arm, struct bu
         return;
     }
     uint64_t state = draw_key(w->common.seed, WHAT_MIX, i, 0);
-    const struct profile *p =
-        w->p.kind == MIX ? &profiles[mixture[draw_below(&state, 10)]] : &w->p;
+    const struct profile *p = &w->p;
+    if (p->shape == MIX) {
+        const uint8_t which = mixture[draw_below(&state, 10)];
+        p = &profiles[which];
+        rq->kind = mixed_kinds[which];
+    }
     workload_chat_begin(body, &w->common);
-    if (p->kind == ALONE)
+    if (p->shape == ALONE)
         make_alone(w, p, i, arm, body, rq);
+    else if (p->shape == MEET)
+        make_meeting(w, i, arm, body, rq);
     else
         make_grouped(w, i, arm, body, rq);
     rq->out_tokens = workload_limit(&w->common, rq->out_tokens);

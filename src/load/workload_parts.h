@@ -22,7 +22,8 @@ enum workload_what {
     WHAT_ASK,
     WHAT_REPLY,
     WHAT_BLOCK,
-    WHAT_NUMBER
+    WHAT_NUMBER,
+    WHAT_MOMENT
 };
 
 /* What all requests have in common. */

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -199,6 +200,40 @@ class Outcomes(BenchCase):
         self.assertEqual(report["warmup"][0]["outcomes"]["completed"], 3)
         self.assertEqual(report["arms"][0]["outcomes"]["sent"], 0)
         self.assertIn("Stopped by a signal", output)
+
+
+class Kinds(BenchCase):
+    def test_short_ones_that_meet_long_ones_are_told_apart(self):
+        stub = self.stub(timed(0.02, 0.01, 3))
+        profile = ("--profile", "interrupt,in=50,ask=5,meetings=2")
+        arm = self.report(stub.url, *profile)["arms"][0]
+        kinds = arm["classes"]
+        self.assertEqual(kinds["short-alone"]["sent"], 2)
+        self.assertGreaterEqual(kinds["long-alone"]["quantiles"]["ttft_ms"]["p50"], 20)
+        self.assertEqual(sum(k["sent"] for k in kinds.values()), 8)
+        self.assertEqual(arm["samples"]["class"][:2], ["short-alone", "long-alone"])
+        path = self.path("a.csv")
+        text = self.bench(stub.url, *profile, "--csv", path).stdout
+        self.assertRegex(text, r"\n  short-alone +2 +\d+\.\d\d")
+        with open(path, encoding="ascii", newline="") as f:
+            self.assertEqual(next(csv.DictReader(f))["class"], "short-alone")
+        self.assertIn("closed loop of 1", self.bench(
+            stub.url, *profile, "--rate", 5, status=1).stderr)
+
+    def test_kinds_of_a_mix_are_told_apart(self):
+        stub = self.stub()
+        arm = self.report(stub.url, "--profile", "mix", "--requests", 30, "--seed", 1)["arms"][0]
+        self.assertEqual(sorted(arm["classes"]), ["long-in", "long-out", "short"])
+        self.assertEqual(sum(k["completed"] for k in arm["classes"].values()), 30)
+        self.assertNotIn("classes", self.report(stub.url, "--requests", 1)["arms"][0])
+
+    def test_all_kinds_are_in_the_manual(self):
+        with open(os.path.join(ROOT, "src/load/kind.c"), encoding="utf-8") as f:
+            names = re.findall(r"= \"([a-z-]+)\"", f.read())
+        with open(os.path.join(ROOT, "docs/bench.md"), encoding="utf-8") as f:
+            manual = f.read()
+        self.assertEqual(len(names), 9)
+        self.assertEqual([n for n in names if f"`{n}`" not in manual], [])
 
 
 class Connections(BenchCase):

@@ -40,6 +40,28 @@ static void near(double value, double expected)
         fail_msg("%g, expected %g", value, expected);
 }
 
+/* A gap belongs to the kind that it ended in; the one behind it to the next. */
+static void test_gaps_go_to_a_kind_that_may_change(void **state)
+{
+    static struct spread alone, met;
+    struct reading r = begin();
+    (void)state;
+    reading_head(&r, 200, true);
+    r.kind_gaps = &alone;
+    feed(&r, TEXT("a"), 10000);
+    feed(&r, TEXT("b"), 20000);
+    r.kind_gaps = &met;
+    feed(&r, TEXT("c"), 50000);
+    r.then_gaps = &alone; /* what is under way is of the present one */
+    feed(&r, TEXT("d"), 80000);
+    feed(&r, TEXT("e"), 90000);
+    reading_fini(&r);
+    assert_int_equal(gaps.n, 4);
+    assert_int_equal(alone.n, 2);
+    assert_int_equal(met.n, 2);
+    assert_true(spread_get(&alone, 1) < 11 && spread_get(&met, 0) > 29);
+}
+
 static void test_the_four_clocks(void **state)
 {
     struct reading r = begin();
@@ -266,6 +288,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_four_clocks),
+        cmocka_unit_test(test_gaps_go_to_a_kind_that_may_change),
         cmocka_unit_test(test_reasoning_and_tool_calls_are_content),
         cmocka_unit_test(test_unknown_is_not_zero),
         cmocka_unit_test(test_an_answer_before_the_request_was_sent_took_no_time),

@@ -255,6 +255,115 @@ static void test_each_request_may_have_its_own_connection(void **state)
     assert_int_equal(connects(t), 10);
 }
 
+/* ---- short ones beside long ones --------------------------------------------------- */
+
+static struct loop_timer alone_for;
+
+static void on_alone_for(void *arg)
+{
+    struct service *s = arg;
+    front_data(s->kept[0], SLICE_LIT(TEXT DONE));
+    front_end(s->kept[0]);
+}
+
+/* Long ones alone take 30 ms. The first that is met says nothing before the short one has
+ * come, the second a token, the others all. */
+static void serve_meetings(struct service *s, struct front_request *rq)
+{
+    const unsigned meeting = (s->n_requests - 1) / 4, at = (s->n_requests - 1) % 4;
+    if (at == 0 || (at == 2 && meeting > 1)) {
+        answer(rq);
+    } else if (at == 1) {
+        begin_stream(rq);
+        s->kept[0] = rq;
+        timer_start(&alone_for, 30);
+    } else if (at == 2) {
+        s->kept[0] = rq;
+        if (meeting == 1)
+            begin_stream(rq);
+    } else {
+        answer(rq);
+        if (meeting == 0)
+            begin_stream(s->kept[0]);
+        if (meeting < 2)
+            on_alone_for(s);
+    }
+}
+
+static void check_meeting(const struct sample *host, const struct sample *guest)
+{
+    switch ((enum kind)guest->kind) {
+    case KIND_SHORT_IN_PREFILL:
+        assert_true(guest->started_us <= host->first_us);
+        break;
+    case KIND_SHORT_IN_ANSWER:
+        assert_true(host->first_us <= guest->started_us);
+        assert_true(guest->started_us <= host->end_us);
+        break;
+    default:
+        assert_int_equal(guest->kind, KIND_SHORT_LATE);
+        assert_true(host->end_us <= guest->started_us);
+    }
+    assert_int_equal(host->kind,
+                     guest->kind == KIND_SHORT_LATE ? KIND_LONG_ALONE : KIND_LONG_MET);
+    assert_true(guest->started_us >= guest->planned_us);
+}
+
+static void meet_with(struct runner_options o)
+{
+    const struct workload_options wo = {
+        .profile = "interrupt,in=20,out=7,ask=5,reply=3", .stream = true, .seed = 3};
+    struct err e = {0};
+    workload_free(workload);
+    workload = workload_new(&wo, &e);
+    timer_init(&alone_for, loop, on_alone_for, &services[0]);
+    open_service(&services[0], serve_meetings);
+    const struct tally *t = run(o);
+    timer_fini(&alone_for);
+    assert_int_equal(tally_count(t, SAMPLE_COMPLETED), 16);
+    for (size_t i = 0; i < 16; i += 4) {
+        const struct sample *s = &t->samples[i];
+        assert_int_equal(s[0].kind, KIND_SHORT_ALONE);
+        assert_int_equal(s[1].kind, KIND_LONG_ALONE);
+        assert_true(s[0].end_us <= s[1].started_us && s[1].end_us <= s[2].started_us);
+        check_meeting(&s[2], &s[3]);
+    }
+    assert_int_equal(t->samples[3].kind, KIND_SHORT_IN_PREFILL);
+    assert_int_not_equal(t->samples[7].kind, KIND_SHORT_LATE);
+    struct tally met = tally_of_kind(t, KIND_LONG_MET);
+    assert_true(met.n >= 2 && met.gaps.n >= 2);
+    tally_free(&met);
+}
+
+static void test_a_short_one_comes_while_a_long_one_is_under_way(void **state)
+{
+    (void)state;
+    meet_with((struct runner_options){.concurrency = 1, .requests = 16});
+}
+
+static void test_meetings_are_of_one_service_and_a_closed_loop(void **state)
+{
+    static const struct runner_step step = {.concurrency = 1};
+    const struct workload_options wo = {.profile = "interrupt"};
+    struct err e = {0};
+    (void)state;
+    open_service(&services[0], serve_whole);
+    struct workload *meets = workload_new(&wo, &e);
+    const struct runner_options bad[] = {
+        {.concurrency = 2, .requests = 1},
+        {.concurrency = 1, .rate = 1, .requests = 1},
+        {.concurrency = 1, .steps = &step, .n_steps = 1, .requests = 1},
+        {.concurrency = 1, .url = {NULL, services[0].url}, .requests = 1}};
+    for (size_t i = 0; i < 4; i++) {
+        struct runner_options o = bad[i];
+        o.url[0] = services[0].url;
+        o.headers = "";
+        assert_null(runner_new(loop, meets, &o, &e));
+        assert_non_null(strstr(e.text, "closed loop of 1"));
+    }
+    workload_free(meets);
+}
+
 /* ---- failures ---------------------------------------------------------------------- */
 
 static void serve_badly(struct service *s, struct front_request *rq)
@@ -580,6 +689,8 @@ int main(void)
         TEST(open_loop_at_its_limit_is_late_and_says_so),
         TEST(warm_up_is_kept_apart),
         TEST(pairs_go_to_both_arms_in_an_order_that_is_drawn),
+        TEST(a_short_one_comes_while_a_long_one_is_under_way),
+        TEST(meetings_are_of_one_service_and_a_closed_loop),
         TEST(connections_are_used_again),
         TEST(each_request_may_have_its_own_connection),
         TEST(each_failure_is_told_apart),

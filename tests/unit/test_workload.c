@@ -65,9 +65,10 @@ static char *text_of(const struct workload *w, uint64_t i, uint32_t arm)
 
 static void test_a_seed_repeats_everything_in_any_order(void **state)
 {
-    static const char *const names[] = {"short", "mix", "shared,in=50", "chat,in=9"};
+    static const char *const names[] = {"short", "mix", "shared,in=50", "chat,in=9",
+                                        "interrupt,in=50"};
     (void)state;
-    for (size_t k = 0; k < 4; k++) {
+    for (size_t k = 0; k < 5; k++) {
         struct workload *a = make(names[k], 7), *b = make(names[k], 7),
                         *c = make(names[k], 8);
         for (uint64_t i = 20; i-- > 0;) {
@@ -137,6 +138,55 @@ static void test_the_mix_is_six_to_two_to_two(void **state)
     assert_in_range(n[0], 550, 650);
     assert_in_range(n[1], 160, 240);
     assert_in_range(n[2], 160, 240);
+    workload_free(w);
+}
+
+static void test_kinds_of_the_mix_are_told(void **state)
+{
+    struct workload *w = make("mix", 4);
+    struct workload_request rq;
+    (void)state;
+    for (uint64_t i = 0; i < 50; i++) {
+        json_decref(body_of(w, i, 0, &rq));
+        assert_int_equal(rq.kind, rq.in_tokens > 1000    ? KIND_LONG_IN
+                                  : rq.out_tokens == 512 ? KIND_LONG_OUT
+                                                         : KIND_SHORT);
+        assert_true(workload_moment(w, i) <= 0);
+    }
+    workload_free(w);
+    w = make("short", 4);
+    json_decref(body_of(w, 0, 0, &rq));
+    assert_int_equal(rq.kind, KIND_NONE);
+    assert_false(workload_meets(w));
+    workload_free(w);
+}
+
+/* Every second one before the first token, the others behind it; no two at one moment. */
+static void test_short_ones_meet_long_ones_at_moments_that_are_drawn(void **state)
+{
+    static const enum kind kinds[] = {KIND_SHORT_ALONE, KIND_LONG_ALONE, KIND_LONG_MET,
+                                      KIND_SHORT_IN_PREFILL};
+    struct workload *w = make("interrupt,in=400,out=70,ask=8,reply=3,meetings=10", 4);
+    struct workload_request rq;
+    double before = 0;
+    (void)state;
+    assert_true(workload_meets(w));
+    assert_int_equal(workload_pass(w), 40);
+    for (uint64_t i = 0; i < 40; i++) {
+        const double moment = workload_moment(w, i);
+        const bool is_long = i % 4 == 1 || i % 4 == 2;
+        json_decref(body_of(w, i, 0, &rq));
+        assert_int_equal(rq.kind, kinds[i % 4]);
+        assert_in_range(rq.in_tokens, is_long ? 300 : 6, is_long ? 500 : 10);
+        assert_int_equal(rq.out_tokens, is_long ? 70 : 3);
+        if (i % 4 < 3) {
+            assert_true(moment <= 0);
+            continue;
+        }
+        assert_true(moment > (double)(i / 4 % 2) && moment <= (double)(i / 4 % 2) + 1);
+        assert_true(fabs(moment - before) > 0);
+        before = moment;
+    }
     workload_free(w);
 }
 
@@ -309,6 +359,8 @@ int main(void)
         cmocka_unit_test(test_bodies_say_what_was_aimed_at),
         cmocka_unit_test(test_lengths_are_within_a_quarter),
         cmocka_unit_test(test_the_mix_is_six_to_two_to_two),
+        cmocka_unit_test(test_kinds_of_the_mix_are_told),
+        cmocka_unit_test(test_short_ones_meet_long_ones_at_moments_that_are_drawn),
         cmocka_unit_test(test_prompts_alone_start_differently),
         cmocka_unit_test(test_documents_are_asked_in_rounds),
         cmocka_unit_test(test_a_turn_repeats_the_one_before),
