@@ -62,6 +62,15 @@ class Traces(Inputs):
         self.assertIn("at the trace's times, 10 times as fast",
                       self.bench(self.stub().url, "--input", self.trace(), "--speed", 10).stdout)
 
+    def test_flags_at_their_bounds(self):
+        talks = self.path("s.jsonl", json.dumps({"conversations": [
+            {"from": "human", "value": "a"}]}) + "\n")
+        for flags in (("--speed", 1000, "--scale", 0.001, "--max-tokens", 1000000),
+                      ("--speed", 0.001, "--requests", 1, "--scale", 1000)):
+            self.bench(self.stub().url, "--input", self.path("u.jsonl", line(0, [1], 1000)),
+                       *flags)
+        self.bench(self.stub().url, "--input", talks, "--at-once", 100000)
+
     def test_both_sides_get_all_of_it_in_other_words(self):
         a, b = self.stub(), self.stub()
         self.bench(a.url, "--ab", b.url, "--input", self.trace(), "--speed", 10)

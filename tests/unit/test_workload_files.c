@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -238,22 +239,39 @@ static void test_an_item_has_at_most_64_mib(void **state)
     free(text);
 }
 
+/* `n` times `line` between `start` and `end`. */
+static char *repeated(const char *start, const char *line, size_t n, const char *end)
+{
+    struct buf out = {0};
+    buf_append_str(&out, start);
+    for (size_t i = 0; i < n; i++)
+        buf_append_str(&out, line);
+    buf_append_str(&out, end);
+    return buf_take_str(&out);
+}
+
 static void test_a_million_requests_and_no_more(void **state)
 {
-    static const char line[] = "{\"prompt\":0}\n";
-    const size_t len = (sizeof(line) - 1) * (INPUT_MAX_ITEMS + 1);
-    char *text = mem_alloc(len);
-    struct err e = {0};
+    static const struct {
+        const char *start, *line, *end, *part;
+    } files[] = {
+        {"", "{\"prompt\":0}\n", "", ":1000001: more than 1000000 requests"},
+        {"", "{\"timestamp\":0,\"input_length\":1,\"output_length\":1}\n", "",
+         ":1000001: more than 1000000 requests"},
+        {"{\"conversations\":[",
+         "{\"from\":\"human\",\"value\":\"\"},{\"from\":\"gpt\",\"value\":\"\"},",
+         "{\"from\":\"gpt\",\"value\":\"\"}]}", ":1: more than 1000000 requests"}};
     (void)state;
-    for (size_t i = 0; i < len; i += sizeof(line) - 1)
-        memcpy(text + i, line, sizeof(line) - 1);
-    struct workload *w = open_text(text, len - sizeof(line) + 1, NULL, &e);
-    assert_non_null(w);
-    assert_int_equal(workload_pass(w), INPUT_MAX_ITEMS);
-    workload_free(w);
-    assert_null(open_text(text, len, NULL, &e));
-    assert_non_null(strstr(e.text, ":1000001: more than 1000000 requests"));
-    free(text);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        char *good = repeated(files[i].start, files[i].line, 1000000, files[i].end),
+             *bad = repeated(files[i].start, files[i].line, 1000001, files[i].end);
+        struct workload *w = from_text(good, NULL);
+        assert_int_equal(workload_pass(w), 1000000);
+        workload_free(w);
+        refuse(bad, NULL, files[i].part);
+        free(good);
+        free(bad);
+    }
 }
 
 /* ---- where bytes come from --------------------------------------------------------- */
@@ -288,6 +306,42 @@ static void test_a_pipe_will_do(void **state)
     assert_non_null(w);
     assert_int_equal(workload_pass(w), 1);
     workload_free(w);
+}
+
+/* What is said of a pipe that holds so many blank lines. */
+static void read_blank(size_t n, const char *part)
+{
+    static char blank[65536];
+    char path[32];
+    int fds[2];
+    struct err e = {0};
+    memset(blank, '\n', sizeof(blank));
+    assert_int_equal(pipe(fds), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        for (size_t part_len; n > 0; n -= part_len) {
+            part_len = n < sizeof(blank) ? n : sizeof(blank);
+            const ssize_t done = write(fds[1], blank, part_len);
+            part_len = done > 0 ? (size_t)done : n;
+        }
+        _exit(0);
+    }
+    close(fds[1]);
+    snprintf(path, sizeof(path), "/dev/fd/%d", fds[0]);
+    const struct workload_options o = {.file = path};
+    assert_null(workload_new(&o, &e));
+    if (!strstr(e.text, part))
+        fail_msg("\"%s\" is not in \"%s\"", part, e.text);
+    close(fds[0]);
+    waitpid(child, NULL, 0);
+}
+
+static void test_a_pipe_has_at_most_256_mib(void **state)
+{
+    (void)state;
+    read_blank(INPUT_MAX_PIPE, "holds no request");
+    read_blank(INPUT_MAX_PIPE + 1, "more than 256 MiB from a pipe; use a file");
 }
 
 static void test_names_tell_files_apart(void **state)
@@ -835,6 +889,7 @@ int main(void)
         cmocka_unit_test(test_a_million_requests_and_no_more),
         cmocka_unit_test(test_a_file_that_cannot_be_read_is_named),
         cmocka_unit_test(test_a_pipe_will_do),
+        cmocka_unit_test(test_a_pipe_has_at_most_256_mib),
         cmocka_unit_test(test_names_tell_files_apart),
         cmocka_unit_test(test_each_answer_of_a_conversation_is_a_request),
         cmocka_unit_test(test_odd_orders_of_a_conversation),
