@@ -74,7 +74,7 @@ BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
 .PHONY: all programs demo demo-llama test test-engines test-faults unit lint format asan fuzz \
-        fuzz-programs cover bench bench-store install clean distclean help force
+        fuzz-programs cover bench bench-store bench-clients install clean distclean help force
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/obj/%.o
 .DEFAULT_GOAL := all
@@ -199,6 +199,9 @@ bench: $(PROGRAM) $(BENCH) ## Run the benchmarks; results go to bench/results/
 BENCH_STORE ?= --quick
 bench-store: $(PROGRAM) $(BUILD)/bench/bench_slotfile ## The block store on llama-server against what else there is; BENCH_STORE= for all of it
 	$(Q)python3 bench/store/run.py $(PROGRAM) $(BENCH_STORE)
+
+bench-clients: $(PROGRAM) ## What the cache saves, by two clients and by the gateway (downloads one, about 700 MB unpacked)
+	$(Q)python3 bench/clients.py $(PROGRAM)
 
 lint: build/deps.stamp ## Layers, names, headers, sizes, format, configuration keys
 	$(Q)$(MAKE) KIND=release programs
