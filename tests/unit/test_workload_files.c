@@ -665,6 +665,36 @@ static void test_requests_of_a_trace_share_their_common_blocks(void **state)
     check_sharing(1.0 / 64, 8);
 }
 
+/* Blocks that are as short as the numbers of their ids. */
+static void test_no_two_blocks_have_equal_texts(void **state)
+{
+    static const unsigned ids[] = {0,   1,   127,   128,   129,   255,
+                                   256, 257, 16383, 16384, 16385, 2000000};
+    enum { N = sizeof(ids) / sizeof(ids[0]) };
+    struct buf lines = {0};
+    struct workload_request rq;
+    char *text[N];
+    (void)state;
+    for (size_t i = 0; i < N; i++)
+        buf_printf(&lines,
+                   "{\"timestamp\":0,\"input_length\":512,\"output_length\":1,"
+                   "\"hash_ids\":[%u]}\n",
+                   ids[i]);
+    char *file = buf_take_str(&lines);
+    struct workload *w =
+        from_text(file, &(struct workload_options){.scale = 3.0 / 512, .seed = 1});
+    for (size_t i = 0; i < N; i++) {
+        text[i] = text_of(w, i, 0, &rq);
+        assert_int_equal(rq.in_tokens, 3);
+        for (size_t j = 0; j < i; j++)
+            assert_string_not_equal(text[i], text[j]);
+    }
+    for (size_t i = 0; i < N; i++)
+        free(text[i]);
+    workload_free(w);
+    free(file);
+}
+
 /* The converted public traces: each hit of an unlimited cache is a shared block, and the
  * rates are those that two other programs give. tests/data/traces/README.md */
 static char *converted(const char *path)
@@ -898,6 +928,7 @@ int main(void)
         cmocka_unit_test(test_conversations_take_turns_as_the_seed_says),
         cmocka_unit_test(test_what_is_no_conversation_is_named),
         cmocka_unit_test(test_requests_of_a_trace_share_their_common_blocks),
+        cmocka_unit_test(test_no_two_blocks_have_equal_texts),
         cmocka_unit_test(test_what_is_shared_is_what_an_unlimited_cache_hits),
         cmocka_unit_test(test_times_and_lengths_are_the_trace_s),
         cmocka_unit_test(test_passes_and_arms_of_a_trace_share_nothing),
