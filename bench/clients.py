@@ -153,7 +153,7 @@ def write_bodies(o, folder, block):
 
 
 def run_aiperf(o, url, bodies, rows, folder, block):
-    out = os.path.join(folder, "aiperf")
+    out = os.path.join(folder, "artifacts")
     shutil.rmtree(out, ignore_errors=True)
     done = subprocess.run(
         [os.path.join(HOME, "aiperf", "bin", "aiperf"), "profile", "--model", MODEL, "--url",
@@ -442,13 +442,13 @@ def arguments():
     p.add_argument("--model", default="full", help="of tools/llama_server.py")
     p.add_argument("--build", default="new", help="old or new, of the same")
     p.add_argument("--turns", default="ABBA", help="A: incipit bench, B: the other client")
-    p.add_argument("--documents", type=int, default=3, help="of a block")
-    p.add_argument("--questions", type=int, default=16, help="about each")
-    p.add_argument("--length", type=int, default=400, help="words of a document")
+    p.add_argument("--documents", type=int, default=2, help="of a block")
+    p.add_argument("--questions", type=int, default=20, help="about each")
+    p.add_argument("--length", type=int, default=300, help="words of a document")
     p.add_argument("--ask", type=int, default=30, help="words of a question")
     p.add_argument("--answer", type=int, default=4, help="tokens of an answer")
     p.add_argument("--holdout", type=int, default=25, help="percent that run cold")
-    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--threads", type=int, default=1, help="of each engine")
     p.add_argument("--seed", type=int, default=random.randrange(1 << 31))
     p.add_argument("--results", default=os.path.join(ROOT, "bench", "results"))
     return p.parse_args()
