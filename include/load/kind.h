@@ -7,10 +7,10 @@
  * long and short ones is nobody's.
  *
  *   mix         short, long-in, long-out
- *   interrupt   short-alone, long-alone: nothing else was under way. long-met: a short one
- *               came meanwhile. short-in-prefill, short-in-answer: came while a long one
- *               was under way, before and behind its first token. short-late: was meant
- *               to, but the long one had ended
+ *   interrupt   short-alone, long-alone: nothing else was under way. long-met: a short
+ *               one came meanwhile. short-in-prefill, short-in-answer: came while a long
+ *               one was under way, before and behind its first token. short-late: was
+ *               meant to, but the long one had ended
  */
 
 enum kind {

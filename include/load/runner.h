@@ -89,9 +89,9 @@ struct runner_progress {
 
 struct runner;
 
-/* NULL with `e` set where a URL is none, for requests that meet (workload.h) under another
- * load than a closed loop of one to one service, or for what usage_new() refuses. Borrows loop,
- * workload and the headers. */
+/* NULL with `e` set where a URL is none, for requests that meet (workload.h) under
+ * another load than a closed loop of one to one service, or for what usage_new() refuses.
+ * Borrows loop, workload and the headers. */
 struct runner *runner_new(struct loop *l, const struct workload *w,
                           const struct runner_options *o, struct err *e);
 void runner_free(struct runner *r);

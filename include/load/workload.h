@@ -110,10 +110,10 @@ bool workload_timed(const struct workload *w);
 uint64_t workload_due_us(const struct workload *w, uint64_t i);
 
 /*
- * Profile interrupt: four requests belong together, a short one and a long one alone, then
- * a long one and a short one beside it. When the last of them is to come, 0 for all
- * others: up to 1 is a part of the time that the long one needs to its first token, 1 to 2
- * of what it needs from there.
+ * Profile interrupt: four requests belong together, a short one and a long one alone,
+ * then a long one and a short one beside it. When the last of them is to come, 0 for all
+ * others: up to 1 is a part of the time that the long one needs to its first token, 1 to
+ * 2 of what it needs from there.
  */
 bool workload_meets(const struct workload *w);
 double workload_moment(const struct workload *w, uint64_t i);
