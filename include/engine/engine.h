@@ -82,7 +82,8 @@ struct replica_counters {
     uint64_t restore_failures[RESTORE_FAILURE_KINDS];
     uint64_t saves, saved_tokens, save_failures, restarts;
     uint64_t saves_skipped[SAVE_SKIP_KINDS];
-    uint64_t binds_lost; /* unpinned requests whose slot was never seen */
+    uint64_t binds_lost;    /* unpinned requests whose slot was never seen */
+    uint64_t binds_foreign; /* … and that got a slot with somebody else's text */
 };
 
 struct replica;

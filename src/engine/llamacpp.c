@@ -142,6 +142,7 @@ void llama_lost(struct llama *l)
 {
     l->store_on = false;
     l->suspect = false;
+    l->overwrites = false;
     llama_unbind(l);
     for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++) {
         llama_forget(l, &l->slots[i]);
@@ -558,7 +559,7 @@ static void forget(void *state, const struct cache_forget *what)
 
 static void describe(void *state, json_t *into)
 {
-    static const char *const states[] = {"idle", "owned", "zombie", "saving"};
+    static const char *const states[] = {"idle", "owned", "zombie", "saving", "erasing"};
     const struct llama *l = state;
     json_t *slots = json_array();
     for (size_t i = 0; i < l->n_slots; i++) {

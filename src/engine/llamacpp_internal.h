@@ -15,6 +15,7 @@
  *     llamacpp_identity.c which states belong together
  *     llamacpp_watch.c    is it still what it was?
  *     llamacpp_restore.c  blocks into a slot
+ *     llamacpp_erase.c    nothing of others in a slot that the engine chooses
  *     llamacpp_save.c     which slot is saved, and when
  *     llamacpp_learn.c    a slot into blocks
  *     llamacpp_whole.c    states that cannot be cut
@@ -25,6 +26,7 @@
  *
  *     IDLE ──place──► OWNED ──whole answer──► IDLE ──worth it──► SAVING ──► IDLE
  *                       └──client gone──► ZOMBIE ──GET /slots says idle──► IDLE
+ *     IDLE ──somebody else's, the engine may choose it──► ERASING ──► IDLE
  *
  * Rules: never more jobs inside the engine than slots; save, restore and erase only on a
  * slot that is idle, and nothing else is sent to it before they are answered; a zombie
@@ -57,7 +59,7 @@ bool modelfile_hash(const char *path, char memo[MODELFILE_MEMO], struct hash128 
 #define LLAMA_MAX_FAILURES 3    /* restores in a row until store mode goes off */
 
 enum llama_phase { LLAMA_DOWN, LLAMA_PROBING, LLAMA_READY };
-enum slot_state { SLOT_IDLE, SLOT_OWNED, SLOT_ZOMBIE, SLOT_SAVING };
+enum slot_state { SLOT_IDLE, SLOT_OWNED, SLOT_ZOMBIE, SLOT_SAVING, SLOT_ERASING };
 
 /* A prompt that ran, kept until its slot has been saved. */
 struct lesson {
@@ -114,6 +116,7 @@ struct binding {
     bool sent;       /* before, stored blocks are put back for it */
     bool asked;      /* GET /slots was sent after it */
     bool ended, broken, refused;
+    bool cold; /* it was told to reuse nothing */
     struct hash128 adapters, whose;
     uint32_t prefill; /* as of a slot */
     uint64_t sent_us;
@@ -174,6 +177,9 @@ struct llama {
     uint32_t window; /* … where they are longer than this; 0: recurrent, of any length */
     struct whole_size whole_size;
     struct hash128 fingerprint;
+    struct hash128 seen_whose; /* of the first job; none: there was none yet */
+    bool mixed;        /* others came since: the engine's own cache may hold theirs */
+    bool overwrites;   /* it does not erase slots */
     bool empties_idle; /* idle slots are emptied when a request begins on another one */
     unsigned failures_in_row;
     struct loop_timer retry; /* in observe mode: the self-test may pass by now */
@@ -203,6 +209,7 @@ bool llama_pins(const struct llama *l, const struct job *job);
 bool llama_only_save_ahead(const struct llama *l, const struct job *job);
 bool llama_is_current(const struct llama *l, const struct job *job);
 struct hash128 llama_whose(const struct job *job);
+bool llama_is_foreign(const struct llama_slot *s, const struct job *job);
 struct hash128 llama_kv_root(const struct llama *l, const struct job *job);
 void llama_forget(struct llama *l, struct llama_slot *s);
 void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what,
@@ -310,6 +317,9 @@ void llama_restore(struct llama *l, struct llama_slot *s, struct job *job,
                    const struct restore_wish *wish);
 void llama_restore_left(struct llama *l, struct job *job);
 void llama_restore_failed(struct llama *l, enum restore_failure why, const char *text);
+
+/* llamacpp_erase.c: true where the job has to wait until that is done */
+bool llama_erase_foreign(struct llama *l, struct job *job);
 
 /* llamacpp_save.c */
 void llama_save_kept(struct llama *l); /* the first that has to be, if any */

@@ -288,6 +288,11 @@ static size_t slots_that_are(const struct llama *l, enum slot_state state)
     return n;
 }
 
+static size_t slots_at_work(const struct llama *l)
+{
+    return slots_that_are(l, SLOT_SAVING) + slots_that_are(l, SLOT_ERASING);
+}
+
 /* Nothing stands in its way but a save: it will have a slot as soon as that is done. */
 bool llama_only_save_ahead(const struct llama *l, const struct job *job)
 {
@@ -324,11 +329,30 @@ static struct hash128 adapters_of(const struct llama *l, const struct job *job)
  * for this job, or its time and its counts would tell what another one has asked. Of a
  * slot that was used by we do not know whom, only what nobody keeps apart may be.
  */
-static bool is_foreign(const struct llama_slot *s, const struct job *job)
+bool llama_is_foreign(const struct llama_slot *s, const struct job *job)
 {
     if (hash128_none(s->whose))
         return !hash128_none(job->whose) && s->task >= 0;
     return !hash128_eq(s->whose, LLAMA_NOBODY) && !hash128_eq(s->whose, llama_whose(job));
+}
+
+static void note_whose(struct llama *l, const struct job *job)
+{
+    if (hash128_none(l->seen_whose))
+        l->seen_whose = llama_whose(job);
+    l->mixed |= !hash128_eq(l->seen_whose, llama_whose(job));
+}
+
+/* The engine chooses its slot, out of what others have left as well; but the body can say
+ * that nothing is to be reused. (Where it can say nothing: llamacpp_erase.c.) */
+static bool must_be_cold(const struct llama *l, const struct job *job)
+{
+    bool foreign = l->mixed;
+    if (llama_pins(l, job) || !llama_can_pin(job))
+        return false;
+    for (size_t i = 0; i < l->n_slots; i++)
+        foreign |= llama_is_foreign(&l->slots[i], job);
+    return foreign;
 }
 
 /* Somewhere stored blocks are being put back: the engine takes that slot for an idle
@@ -360,10 +384,13 @@ static void let_engine_choose(struct llama *l, struct job *job)
         job->engine = NULL;
     }
     job->plan.slot = -1;
+    job->plan.fresh = must_be_cold(l, job);
+    note_whose(l, job);
     if (l->phase == LLAMA_READY) /* or nobody looks any more */
         l->binding = (struct binding){.active = true,
                                       .job = job,
                                       .sent = true,
+                                      .cold = job->plan.fresh,
                                       .adapters = adapters_of(l, job),
                                       .whose = llama_whose(job),
                                       .prefill = fresh_tokens(l, job),
@@ -388,9 +415,10 @@ void llama_job_ready(struct llama *l, struct job *job)
         let_engine_choose(l, job);
     } else if (s) {
         s->adapters = adapters_of(l, job);
-        job->plan.fresh = is_foreign(s, job);
+        job->plan.fresh = llama_is_foreign(s, job);
         job->plan.held = job->plan.fresh ? 0 : s->tokens;
         s->whose = llama_whose(job);
+        note_whose(l, job);
         llama_emptied(l, s);
         s->prefill_us = loop_now_us(l->r->loop);
         s->prefill = fresh_tokens(l, job);
@@ -424,13 +452,14 @@ static void place_exclusive(struct llama *l, struct job *job)
     for (size_t i = 0; i < l->n_slots; i++) {
         struct llama_slot *s = &l->slots[i];
         llama_forget(l, s);
-        job->plan.fresh |= is_foreign(s, job);
+        job->plan.fresh |= llama_is_foreign(s, job);
         s->whose = llama_whose(job);
         s->state = SLOT_OWNED;
         s->job = job;
         s->unseen = true;
         s->begun = false;
     }
+    note_whose(l, job);
     l->exclusive = job;
     job->engine = NULL;
     job->plan.slot = -1;
@@ -474,9 +503,12 @@ static bool place(struct llama *l, struct job *job)
 {
     struct plan_slot slots[LLAMA_MAX_SLOTS];
     struct prospect p;
-    if (!may_place(l, job))
+    if (!may_place(l, job) || llama_erase_foreign(l, job))
         return false;
     look_up(l, job, &p);
+    const bool cold = must_be_cold(l, job);
+    if (cold)
+        p.restorable = p.useful = 0;
     const double ms_per_token = llama_restore_ms_per_token(l, p.restorable);
     const struct plan_question q = {.slots = slots,
                                     .n_slots = snapshot(l, job, &p, slots),
@@ -486,6 +518,8 @@ static bool place(struct llama *l, struct job *job)
                                     .restore_ms_per_token = ms_per_token,
                                     .ms_per_token = l->r->ms_per_token,
                                     .batch_tokens = l->batch_tokens};
+    for (size_t i = 0; cold && i < l->n_slots; i++)
+        slots[i].resident_tokens = 0;
     const struct plan_choice c = plan_choose(&q);
     if (c.slot >= 0) {
         struct llama_slot *s = &l->slots[c.slot];
@@ -535,7 +569,7 @@ static bool place(struct llama *l, struct job *job)
  */
 static bool pump_once(struct llama *l)
 {
-    if (l->binding.active || l->exclusive || slots_that_are(l, SLOT_SAVING) ||
+    if (l->binding.active || l->exclusive || slots_at_work(l) ||
         (l->empties_idle && is_restoring(l)))
         return false;
     LIST_EACH_SAFE (it, next, &l->queue) {
@@ -551,7 +585,7 @@ static bool pump_once(struct llama *l)
         }
         if (place(l, job))
             return true;
-        if (job->wants_slot < 0 || slots_that_are(l, SLOT_SAVING)) /* saved first */
+        if (job->wants_slot < 0 || slots_at_work(l)) /* saved or erased first */
             return false;
     }
     return false;
@@ -560,7 +594,7 @@ static bool pump_once(struct llama *l)
 /* One at a time, and nothing is being placed. */
 static bool may_save(const struct llama *l)
 {
-    return l->store_on && !l->binding.active && !slots_that_are(l, SLOT_SAVING);
+    return l->store_on && !l->binding.active && !slots_at_work(l);
 }
 
 void llama_pump(struct llama *l)

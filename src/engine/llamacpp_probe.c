@@ -293,7 +293,8 @@ static int pick_slot(struct llama *l, json_t *doc)
             empty = idle;
     }
     for (i = 0; i < l->n_slots; i++)
-        if (l->slots[i].state == SLOT_OWNED || l->slots[i].state == SLOT_SAVING)
+        if (l->slots[i].state == SLOT_OWNED || l->slots[i].state == SLOT_SAVING ||
+            l->slots[i].state == SLOT_ERASING)
             return -1;
     return empty >= 0 ? empty : idle;
 }

@@ -44,6 +44,7 @@ void llama_emptied(struct llama *l, const struct llama_slot *but)
         if (s->unsaved)
             llama_skip_save(l, s, SAVE_OVERWRITTEN);
         llama_forget(l, s);
+        s->whose = LLAMA_NOBODY;
     }
 }
 

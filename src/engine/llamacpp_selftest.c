@@ -236,9 +236,15 @@ static void on_extend(struct probe *p, int status, json_t *doc)
     }
 }
 
+static int beside(const struct probe *p)
+{
+    return (p->slot + 1) % (int)p->l->n_slots;
+}
+
 static void on_beside(struct probe *p, int status, json_t *doc)
 {
     (void)doc;
+    p->l->slots[beside(p)].whose = status == 200 ? LLAMA_NOBODY : (struct hash128){0, 0};
     if (status == 200)
         go(p, STEP_AGAIN);
     else
@@ -310,7 +316,7 @@ static char *make_body(const struct probe *p, const char *kind)
                           p->slot, (int)parted.len, parted.ptr);
     if (strcmp(kind, "beside") == 0)
         return mem_printf("{\"id_slot\":%d,\"n_predict\":0,\"prompt\":\"beside it\"}",
-                          (p->slot + 1) % (int)p->l->n_slots);
+                          beside(p));
     return mem_strdup(kind);
 }
 

@@ -147,10 +147,23 @@ static void note_strangers(struct llama *l)
     }
 }
 
+/* It came free in the moment before the engine chose. */
+static void note_foreign(struct llama *l, const struct llama_slot *s)
+{
+    const struct binding *b = &l->binding;
+    const bool known = !hash128_none(s->whose) && !hash128_eq(s->whose, LLAMA_NOBODY);
+    if (!known || b->cold || hash128_eq(s->whose, b->whose))
+        return;
+    l->r->n.binds_foreign++;
+    log_event(LOG_WARN, "foreign-slot", "replica", "%s", l->r->name, "slot", "%d", s->id,
+              NULL);
+}
+
 static void bind_to(struct llama *l, struct llama_slot *s)
 {
     struct binding *b = &l->binding;
     s->adapters = b->adapters;
+    note_foreign(l, s);
     s->whose = b->whose;
     llama_emptied(l, s);
     if (!b->ended) {

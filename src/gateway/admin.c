@@ -27,8 +27,9 @@ static json_t *replica_json(struct request_target *t)
     } counts[] = {
         {"restores", r->n.restores},           {"saves", r->n.saves},
         {"save_failures", r->n.save_failures}, {"restarts", r->n.restarts},
-        {"binds_lost", r->n.binds_lost},       {"scratch_size", r->scratch.size},
-        {"scratch_free", r->scratch.free},     {"scratch_wanted", r->scratch.wanted}};
+        {"binds_foreign", r->n.binds_foreign}, {"binds_lost", r->n.binds_lost},
+        {"scratch_size", r->scratch.size},     {"scratch_free", r->scratch.free},
+        {"scratch_wanted", r->scratch.wanted}};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
         json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
     for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)

@@ -5,7 +5,7 @@ time, and what never gets in."""
 import json
 import re
 
-from harness import CHAT, Case, chat_body, wait_until, words
+from harness import CHAT, ENGINE, Case, chat_body, request_bytes, wait_until, words
 
 
 class TenantCase(Case):
@@ -67,6 +67,118 @@ class Isolation(TenantCase):
         other = self.ask(gateway, body, X_Team="red", Authorization="Bearer b")
         self.assertGreater(self.reused(other), 300)
         self.assertEqual(self.reused(self.ask(gateway, body, X_Team="blue")), 0)
+
+
+class WhereTheEngineChooses(TenantCase):
+    """/v1/messages takes neither slot nor cache_prompt: slots are emptied of others before."""
+
+    def message(self, gateway, text, key, **more):
+        body = {"model": "standin-tiny", "max_tokens": 4,
+                "messages": [{"role": "user", "content": text}], **more}
+        answer = gateway.fetch("POST", "/v1/messages", body,
+                               headers=[("x-api-key", key)])
+        self.assertEqual(answer.status, 200, answer.body[:300])
+        return answer
+
+    def read(self, answer):
+        return answer.json()["usage"]["cache_read_input_tokens"]
+
+    def test_nothing_of_others_is_reused_and_ones_own_is(self):
+        engine, gateway = self.pair(mode="store", slots=2)
+        text = words(400, "letter")
+        self.message(gateway, text, "one")
+        gateway.wait_quiet()
+        self.assertEqual(self.read(self.message(gateway, text, "two")), 0)
+        gateway.wait_quiet()
+        self.assertGreater(self.read(self.message(gateway, text, "two")), 300)
+        self.assertEqual(gateway.replica()["binds_foreign"], 0)
+        self.assert_clean(engine)
+
+    def test_nothing_of_what_others_chatted_is_reused(self):
+        engine, gateway = self.pair(mode="store", slots=2)
+        text = words(400, "chat")
+        for i in range(2):
+            self.ask(gateway, chat_body(f"{text} {i}"), Authorization="Bearer one")
+            gateway.wait_quiet()
+        self.assertEqual(self.read(self.message(gateway, text, "two")), 0)
+        gateway.wait_quiet()
+        # What was saved before it was erased is put back for its own tenant.
+        again = self.ask(gateway, chat_body(f"{text} 0"), Authorization="Bearer one")
+        self.assertGreater(self.reused(again), 300)
+        self.assert_clean(engine)
+
+    def test_bodies_that_cannot_be_read(self):
+        if ENGINE == "lab":
+            self.skipTest("the built-in engine has no /v1/responses")
+        _, gateway = self.pair(mode="store", slots=1)
+        text = words(400, "packed")
+        self.ask(gateway, chat_body(text), Authorization="Bearer one")
+        gateway.wait_quiet()
+        body = json.dumps({"input": text, "max_output_tokens": 4})
+        answer = gateway.fetch("POST", "/v1/responses", body.encode(),
+                               headers=[("Authorization", "Bearer two")])
+        self.assertEqual(answer.status, 200)
+        self.assertEqual(answer.json()["usage"]["input_tokens_details"]["cached_tokens"], 0)
+
+    def test_without_slot_files_a_token_is_run_over_it(self):
+        self.need_standin("no slot directory")
+        engine, gateway = self.pair(slots=2, slot_dir="")
+        text = words(400, "bare")
+        self.message(gateway, text, "one")
+        gateway.wait_quiet()
+        self.assertEqual(self.read(self.message(gateway, text, "two")), 0)
+        gateway.wait_quiet()
+        self.assertGreater(self.read(self.message(gateway, text, "two")), 300)
+        self.assertEqual(gateway.replica()["restarts"], 0)
+
+    def test_what_runs_for_others_is_left_alone(self):
+        engine, gateway = self.pair(mode="store", slots=2)
+        engine.hold("stream", "held")
+        with gateway.client() as client:
+            client.send(request_bytes("POST", CHAT, json.dumps(
+                chat_body("held " + words(300, "run"), stream=True)).encode(),
+                [("Authorization", "Bearer one")]))
+            engine.wait_held("stream")
+            self.assertEqual(self.read(self.message(gateway, words(300, "beside"), "two")), 0)
+            engine.release("stream", match="held")
+            self.assertTrue(client.read_answer().complete)
+        self.assert_clean(engine)
+
+    def test_slot_that_cannot_be_erased_is_not_used(self):
+        self.need_standin("a slot action that fails")
+        engine, gateway = self.pair({"timeouts": {"queue": "500ms", "slot": "100ms"}},
+                                    mode="store", slots=1)
+        self.message(gateway, words(300, "kept"), "one")
+        gateway.wait_quiet()
+        engine.hold("erase")
+        body = {"max_tokens": 4, "messages": [{"role": "user", "content": words(300, "kept")}]}
+        answer = gateway.fetch("POST", "/v1/messages", body, headers=[("x-api-key", "two")])
+        self.assertEqual(answer.status, 503)
+        engine.release("erase")
+        engine.wait_idle()
+        gateway.wait_quiet()
+        self.assertEqual(self.read(self.message(gateway, words(300, "kept"), "two")), 0)
+
+    def test_shared_ones_erase_nothing(self):
+        engine, gateway = self.pair({"isolation": "shared"}, mode="store", slots=2)
+        text = words(400, "ours")
+        self.message(gateway, text, "one")
+        gateway.wait_quiet()
+        self.assertGreater(self.read(self.message(gateway, text, "two")), 300)
+        self.assertEqual([r for r in engine.log if "action=erase" in r.target], [])
+
+    def test_chats_of_others_where_the_engine_empties_idle_slots(self):
+        self.need_standin("idle slots emptied")
+        engine, gateway = self.pair(mode="store", empties_idle=True, slots=2)
+        text = "emptied " + words(400)
+        self.ask(gateway, chat_body(text), Authorization="Bearer one")
+        gateway.wait_quiet()
+        bodies = len(engine.bodies("emptied"))
+        self.ask(gateway, chat_body(text + "."), Authorization="Bearer one")
+        self.assertNotIn("cache_prompt", engine.bodies("emptied")[bodies].json())
+        self.assertEqual(self.reused(self.ask(gateway, chat_body(text),
+                                              Authorization="Bearer two")), 0)
+        self.assertIs(engine.bodies("emptied")[-1].json()["cache_prompt"], False)
 
 
 class Forgetting(TenantCase):
