@@ -4,9 +4,10 @@
 
 /*
  * What pages of other origins may read (the Fetch standard, "CORS protocol"). Engines
- * answer browsers themselves, and what they say passes. Where `headers.allow_origin` names
- * origins, the gateway says it where the engine did not, on its own refusals, and instead
- * of the engine where a browser asks beforehand. Never both: some clients refuse that.
+ * answer browsers themselves, and what they say passes. Where `headers.allow_origin`
+ * names origins, the gateway says it where the engine did not, on its own refusals, and
+ * instead of the engine where a browser asks beforehand. Never both: some clients refuse
+ * that.
  */
 
 #include <stdbool.h>

@@ -12,8 +12,9 @@
  *                 client that has left); Host is the engine's; framing is made anew;
  *                 a credential passes, goes, or another comes instead.
  * to the client:  headers of one hop go; framing is made anew; X-Request-Id where the
- *                 engine sent none; those of gateway/cors.h where they are configured; Cache-Status and Server-Timing; on event streams
- *                 X-Accel-Buffering: no where the engine did not say anything about it.
+ *                 engine sent none; those of gateway/cors.h where they are configured;
+ *                 Cache-Status and Server-Timing; on event streams X-Accel-Buffering: no
+ *                 where the engine did not say anything about it.
  */
 
 #include "base/buf.h"

@@ -53,7 +53,8 @@ struct answer_unit {
     float logprob; /* NAN: not told */
 };
 
-/* `stream`: the body is text/event-stream, else one JSON document. */
+/* `stream`: the body is text/event-stream, else one JSON document. PROMPT_NONE: of an API
+ * whose prompts are not read; what it counts is known then, and no text. */
 struct answer *answer_new(enum prompt_api api, bool stream);
 void answer_free(struct answer *a);
 

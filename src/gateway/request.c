@@ -301,7 +301,7 @@ static void on_head(void *arg, const struct http_head *h)
     rq->status = h->status;
     rq->stream = headers_are_event_stream(h);
     const bool plain = !http_head_get(h, SLICE_LIT("Content-Encoding")).ptr;
-    if (rq->route.api != PROMPT_NONE && is_success(rq) && plain)
+    if (rq->route.generates && is_success(rq) && plain)
         rq->answer = answer_new(rq->route.api, rq->stream);
     headers_to_client(&out, h, rq->stream);
     headers_id(&out, rq->id);

@@ -10,6 +10,8 @@
  *     native             {content, stop, id_slot, timings, …}
  *     Messages           events {type, message, content_block, delta, usage};
  *                        document {content: [blocks], stop_reason, usage}
+ *     others             whatever of these they have; Responses: events {type, delta,
+ *                        response: {usage}}; SGLang's own: {text, meta_info}
  *
  * Where a value can be understood only with its neighbours (a delta with its index), the
  * neighbours are remembered as tokens and read when their object has ended.
@@ -177,6 +179,7 @@ static const struct field usage_fields[] = {
     {SLICE_LIT("prompt_tokens_details"), take_details, 0},
     {SLICE_LIT("input_tokens"), take_input_tokens, 0},
     {SLICE_LIT("output_tokens"), take_output_tokens, 0},
+    {SLICE_LIT("input_tokens_details"), take_details, 0},
     {SLICE_LIT("cache_read_input_tokens"), take_cache_read, 0},
     {SLICE_LIT("cache_creation_input_tokens"), take_cache_made, 0},
     {{NULL, 0}, NULL, 0},
@@ -646,10 +649,79 @@ static const struct field messages_fields[] = {
     {{NULL, 0}, NULL, 0},
 };
 
+/* ---- answers to requests whose prompts are not read --------------------------------- */
+
+static void take_any_text(struct walk *w, struct jlex_token *value)
+{
+    if (is_text(w, value))
+        note_content(w);
+    jlex_skip(&w->j, value);
+}
+
+static void take_response_type(struct walk *w, struct jlex_token *value)
+{
+    static const struct slice last[] = {SLICE_LIT("response.completed"),
+                                        SLICE_LIT("response.incomplete"),
+                                        SLICE_LIT("response.failed")};
+    const struct slice type = jlex_raw(&w->j, value);
+    for (size_t i = 0; i < sizeof(last) / sizeof(last[0]); i++)
+        if (value->type == JLEX_STRING && slice_eq(type, last[i]))
+            w->a->facts.terminal = w->a->facts.last = true;
+    jlex_skip(&w->j, value);
+}
+
+static const struct field response_fields[] = {
+    {SLICE_LIT("usage"), take_usage, 0},
+    {SLICE_LIT("error"), take_error, 0},
+    {{NULL, 0}, NULL, 0},
+};
+
+static void take_response(struct walk *w, struct jlex_token *value)
+{
+    enter(w, value, response_fields);
+}
+
+static void take_reason(struct walk *w, struct jlex_token *value)
+{
+    if (value->type != JLEX_NULL)
+        w->a->facts.terminal = true;
+    jlex_skip(&w->j, value);
+}
+
+static const struct field meta_fields[] = {
+    {SLICE_LIT("prompt_tokens"), take_prompt_tokens, 0},
+    {SLICE_LIT("completion_tokens"), take_completion_tokens, 0},
+    {SLICE_LIT("cached_tokens"), take_cached_tokens, 0},
+    {SLICE_LIT("finish_reason"), take_reason, 0},
+    {{NULL, 0}, NULL, 0},
+};
+
+static void take_meta(struct walk *w, struct jlex_token *value)
+{
+    enter(w, value, meta_fields);
+}
+
+static const struct field other_fields[] = {
+    {SLICE_LIT("choices"), take_choices, 0},
+    {SLICE_LIT("usage"), take_usage, 0},
+    {SLICE_LIT("timings"), take_timings, 0},
+    {SLICE_LIT("id_slot"), take_id_slot, 0},
+    {SLICE_LIT("tokens_evaluated"), take_evaluated, 0},
+    {SLICE_LIT("content"), take_any_text, 0},
+    {SLICE_LIT("stop"), take_native_stop, 0},
+    {SLICE_LIT("type"), take_response_type, 0},
+    {SLICE_LIT("delta"), take_any_text, 0},
+    {SLICE_LIT("response"), take_response, 0},
+    {SLICE_LIT("text"), take_any_text, 0},
+    {SLICE_LIT("meta_info"), take_meta, 0},
+    {SLICE_LIT("error"), take_error, 0},
+    {{NULL, 0}, NULL, 0},
+};
+
 bool answer_read(struct answer *a, struct slice json)
 {
     static const struct field *const tables[] = {
-        [PROMPT_NONE] = openai_fields,        [PROMPT_CHAT] = openai_fields,
+        [PROMPT_NONE] = other_fields,         [PROMPT_CHAT] = openai_fields,
         [PROMPT_COMPLETIONS] = openai_fields, [PROMPT_NATIVE] = native_fields,
         [PROMPT_MESSAGES] = messages_fields,
     };

@@ -229,6 +229,85 @@ static void test_answer_messages_usage_is_a_sum(void **state)
     answer_free(a);
 }
 
+static void test_answer_responses_stream(void **state)
+{
+    (void)state;
+    struct answer *a = answer_new(PROMPT_NONE, true);
+    event(a, "{\"type\":\"response.created\",\"response\":{\"usage\":null}}", 1);
+    event(a, "{\"type\":\"response.output_item.added\",\"item\":{\"content\":[]}}", 2);
+    assert_int_equal(answer_facts(a)->first_content_us, 0);
+    event(a, "{\"type\":\"response.output_text.delta\",\"delta\":\"Hi\"}", 3);
+    event(a, "{\"type\":\"response.output_text.delta\",\"delta\":\"!\"}", 4);
+    assert_false(answer_facts(a)->last);
+    event(a,
+          "{\"type\":\"response.completed\",\"response\":{\"error\":null,\"usage\":{"
+          "\"input_tokens\":50,\"input_tokens_details\":{\"cached_tokens\":40},"
+          "\"output_tokens\":2}}}",
+          5);
+    answer_finish(a);
+    const struct answer_facts *f = answer_facts(a);
+    assert_int_equal(f->first_content_us, 3);
+    assert_int_equal(f->content_events, 2);
+    assert_int_equal(f->prompt_tokens, 50); /* here the cached ones are among them */
+    assert_int_equal(f->cached_tokens, 40);
+    assert_int_equal(f->predicted_n, 2);
+    assert_true(f->terminal && f->last && !f->error);
+    assert_no_text(a);
+    answer_free(a);
+}
+
+static void test_answer_of_sglang(void **state)
+{
+    (void)state;
+    struct answer *a = answer_new(PROMPT_NONE, true);
+    event(a, "{\"text\":\"\",\"meta_info\":{\"finish_reason\":null}}", 1);
+    event(a,
+          "{\"text\":\" a\",\"meta_info\":{\"prompt_tokens\":9,\"cached_tokens\":4,"
+          "\"completion_tokens\":1,\"finish_reason\":null}}",
+          2);
+    assert_false(answer_facts(a)->terminal);
+    event(a,
+          "{\"text\":\" a b\",\"meta_info\":{\"prompt_tokens\":9,\"cached_tokens\":4,"
+          "\"completion_tokens\":2,\"finish_reason\":{\"type\":\"length\"}}}",
+          3);
+    const struct answer_facts *f = answer_facts(a);
+    assert_int_equal(f->first_content_us, 2);
+    assert_int_equal(f->prompt_tokens, 9);
+    assert_int_equal(f->cached_tokens, 4);
+    assert_int_equal(f->predicted_n, 2);
+    assert_true(f->terminal);
+    assert_no_text(a);
+    answer_free(a);
+}
+
+static void read_other(const char *document, int64_t prompt, int64_t cached, int64_t made)
+{
+    struct answer *a = answer_new(PROMPT_NONE, false);
+    feed(a, document, 1);
+    answer_finish(a);
+    assert_int_equal(answer_facts(a)->prompt_tokens, prompt);
+    assert_int_equal(answer_facts(a)->cached_tokens, cached);
+    assert_int_equal(answer_facts(a)->predicted_n, made);
+    assert_true(answer_facts(a)->terminal);
+    assert_no_text(a);
+    answer_free(a);
+}
+
+static void test_answer_documents_of_other_APIs(void **state)
+{
+    (void)state;
+    read_other("{\"data\":[{\"embedding\":[0.5,1e-3]}],\"usage\":{\"prompt_tokens\":7,"
+               "\"total_tokens\":7}}",
+               7, -1, -1);
+    read_other("{\"results\":[{\"index\":0,\"relevance_score\":0.1}],\"usage\":{"
+               "\"total_tokens\":7}}",
+               -1, -1, -1);
+    read_other("{\"content\":\"x\",\"stop\":true,\"timings\":{\"cache_n\":30,"
+               "\"prompt_n\":2,\"predicted_n\":5}}",
+               32, 30, 5);
+    read_other("[{\"embedding\":[1]}]", -1, -1, -1); /* no object at all */
+}
+
 static void test_answer_counts_that_cannot_be(void **state)
 {
     static const struct {
@@ -691,6 +770,9 @@ int main(void)
         cmocka_unit_test(test_answer_timings_of_llama_server),
         cmocka_unit_test(test_answer_tokens_cached_is_no_reuse),
         cmocka_unit_test(test_answer_messages_usage_is_a_sum),
+        cmocka_unit_test(test_answer_documents_of_other_APIs),
+        cmocka_unit_test(test_answer_of_sglang),
+        cmocka_unit_test(test_answer_responses_stream),
         cmocka_unit_test(test_answer_counts_that_cannot_be),
         cmocka_unit_test(test_answer_prompt_ms_that_cannot_be),
         cmocka_unit_test(test_answer_without_an_ending_is_not_whole),
