@@ -42,15 +42,17 @@ static void print_limits(const json_t *settings, FILE *out)
     fprintf(out, "\n");
 }
 
-static void print_head(const json_t *load, FILE *out)
+static void put_percent(const json_t *share, int width, FILE *out)
 {
-    fprintf(out, "%10s  %6s  %6s  %8s  %8s  %8s  %26s  %17s  %17s\n", "", "", "",
-            "requests", "good", "tokens", "first token from plan, ms", "gaps, ms",
-            "whole answer, ms");
-    fprintf(out, "%10s  %6s  %6s  %8s  %8s  %8s", unit(load), "n", "good %", "a second",
-            "a second", "a second");
-    fprintf(out, "  %8s  %7s  %7s  %8s  %7s  %8s  %7s\n", "p50", "p90", "p99", "p50",
-            "p99", "p50", "p99");
+    if (json_is_number(share))
+        fprintf(out, "  %*.1f", width, 100 * json_number_value(share));
+    else
+        fprintf(out, "  %*s", width, "-");
+}
+
+static void put_level(const json_t *step, FILE *out)
+{
+    fprintf(out, "%10g", json_number_value(level(json_object_get(step, "load"))));
 }
 
 static void print_failed(const json_t *step, FILE *out)
@@ -66,60 +68,101 @@ static void print_failed(const json_t *step, FILE *out)
     }
 }
 
-static void print_step(const json_t *step, FILE *out)
+/* ---- what it did ------------------------------------------------------------------- */
+
+static void print_work_head(const json_t *load, FILE *out)
 {
-    static const struct {
-        const char *name, *p;
-        int width;
-    } times[] = {
-        {"first_ms", "p50", 8}, {"first_ms", "p90", 7}, {"first_ms", "p99", 7},
-        {"gaps_ms", "p50", 8},  {"gaps_ms", "p99", 7},  {"total_ms", "p50", 8},
-        {"total_ms", "p99", 7},
-    };
-    const json_t *share = at(step, "good", "share"),
-                 *quantiles = json_object_get(step, "quantiles");
-    fprintf(out, "%10g", json_number_value(level(json_object_get(step, "load"))));
+    fprintf(out, "%10s  %6s  %6s  %15s  %9s  %9s  %9s  %8s  %6s\n", unit(load), "n",
+            "good %", "95 %", "requests/s", "good/s", "tokens/s", "cached %", "cores");
+}
+
+static void print_work(const json_t *step, FILE *out)
+{
+    put_level(step, out);
     put_number(at(step, "good", "n"), 6, 0, out);
-    if (json_is_number(share))
-        fprintf(out, "  %6.1f", 100 * json_number_value(share));
-    else
-        fprintf(out, "  %6s", "-");
-    put_number(at(step, "throughput", "requests_per_s"), 8, 2, out);
-    put_number(at(step, "throughput", "good_per_s"), 8, 2, out);
-    put_number(at(step, "throughput", "output_tokens_per_s"), 8, 1, out);
-    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
-        put_number(at(quantiles, times[i].name, times[i].p), times[i].width, 1, out);
+    put_percent(at(step, "good", "share"), 6, out);
+    put_percent(at(step, "good", "low"), 6, out);
+    put_percent(at(step, "good", "high"), 7, out);
+    put_number(at(step, "throughput", "requests_per_s"), 10, 2, out);
+    put_number(at(step, "throughput", "good_per_s"), 9, 2, out);
+    put_number(at(step, "throughput", "output_tokens_per_s"), 9, 1, out);
+    put_percent(at(step, "tokens", "hit_rate"), 8, out);
+    put_number(at(step, "resources", "cores"), 6, 2, out);
     print_failed(step, out);
     fprintf(out, "\n");
+}
+
+/* ---- its times --------------------------------------------------------------------- */
+
+static const struct {
+    const char *name, *words;
+} times[] = {
+    {"ttft_ms", "first token, from sent"},
+    {"first_ms", "first token, from plan"},
+    {"gaps_ms", "between tokens"},
+    {"total_ms", "whole answer, from plan"},
+};
+#define N_TIMES (sizeof(times) / sizeof(times[0]))
+
+static void print_times_head(const json_t *load, FILE *out)
+{
+    fprintf(out, "\n%10s", "ms");
+    for (size_t i = 0; i < N_TIMES; i++)
+        fprintf(out, "  %25s", times[i].words);
+    fprintf(out, "\n%10s", unit(load));
+    for (size_t i = 0; i < N_TIMES; i++)
+        fprintf(out, "  %7s  %7s  %7s", "p50", "p90", "p99");
+    fprintf(out, "\n");
+}
+
+static void print_times(const json_t *step, FILE *out)
+{
+    static const char *const points[] = {"p50", "p90", "p99"};
+    put_level(step, out);
+    for (size_t i = 0; i < N_TIMES; i++)
+        for (size_t k = 0; k < 3; k++)
+            put_number(at(json_object_get(step, "quantiles"), times[i].name, points[k]),
+                       7, 1, out);
+    fprintf(out, "\n");
+}
+
+/* ---- all --------------------------------------------------------------------------- */
+
+static void each_step(const json_t *doc, const json_t *arm,
+                      void (*print)(const json_t *step, FILE *out), FILE *out)
+{
+    size_t i;
+    json_t *step;
+    json_array_foreach(json_object_get(doc, "steps"), i, step)
+    {
+        if (json_equal(json_object_get(step, "arm"), arm))
+            print(step, out);
+    }
 }
 
 static void print_knee(const json_t *knee, const char *unit_of_it, FILE *out)
 {
     const double percent = 100 * json_number_value(json_object_get(knee, "share"));
     if (json_is_null(json_object_get(knee, "step")))
-        fprintf(out, "knee: no step has %g %% of good answers\n", percent);
+        fprintf(out, "\nknee: no step has %g %% of good answers\n", percent);
     else
         fprintf(
-            out, "knee: %g %s, the highest step with at least %g %% of good answers\n",
+            out, "\nknee: %g %s, the highest step with at least %g %% of good answers\n",
             json_number_value(level(json_object_get(knee, "load"))), unit_of_it, percent);
 }
 
 static void print_arm(const json_t *doc, const json_t *knee, FILE *out)
 {
     const json_t *steps = json_object_get(doc, "steps"),
-                 *arm = json_object_get(knee, "arm");
-    const json_t *load = json_object_get(json_array_get(steps, 0), "load");
-    size_t i;
-    json_t *step;
+                 *arm = json_object_get(knee, "arm"),
+                 *load = json_object_get(json_array_get(steps, 0), "load");
     fprintf(out, "\n");
     if (json_array_size(json_object_get(doc, "knee")) > 1)
         fprintf(out, "run %s:\n", json_string_value(arm));
-    print_head(load, out);
-    json_array_foreach(steps, i, step)
-    {
-        if (json_equal(json_object_get(step, "arm"), arm))
-            print_step(step, out);
-    }
+    print_work_head(load, out);
+    each_step(doc, arm, print_work, out);
+    print_times_head(load, out);
+    each_step(doc, arm, print_times, out);
     print_knee(knee, unit(load), out);
 }
 
