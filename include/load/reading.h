@@ -39,8 +39,14 @@ enum sample_outcome {
     SAMPLE_FAILED
 };
 
-/* Whether a whole answer says anything: text, reasoning or a tool call. */
-enum sample_answer { SAMPLE_ANSWER_UNKNOWN, SAMPLE_ANSWER_EMPTY, SAMPLE_ANSWER_GIVEN };
+/* Whether a whole answer says anything: text, reasoning or a tool call. Where something
+ * is expected: whether it is in the text, which has to be known for that. */
+enum sample_answer {
+    SAMPLE_ANSWER_UNKNOWN,
+    SAMPLE_ANSWER_EMPTY,
+    SAMPLE_ANSWER_OTHER, /* than expected */
+    SAMPLE_ANSWER_GIVEN
+};
 
 struct sample {
     uint64_t index; /* in the workload */
@@ -66,7 +72,8 @@ struct reading {
     struct answer *answer;
     enum prompt_api api;
     bool stream;
-    bool units; /* note the units of the answer: set behind reading_init() */
+    bool units;         /* note the units of the answer: set behind reading_init() */
+    const char *expect; /* so is this: the answer's text has it in it; or NULL */
 };
 
 /* `r->sample` is filled in by the caller as far as it is known; `gaps` is borrowed. */

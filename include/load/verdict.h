@@ -6,14 +6,16 @@
  * Is an answer good? By limits that are set before the run:
  *
  *   outcome   it was completed
- *   answer    it says something; of paths that are not read nobody can tell: it passes
+ *   answer    it says something, and what its request expects; of paths that are not read
+ *             nobody can tell: it passes
  *   ttft      its first token came within so long, from the planned moment
  *   gap       its longest gap between events with content is at most so long. Of up to
  *             100 gaps that is the p99 (nearest rank) too. Without gaps it passes
  *   total     its end came within so long, from the planned moment
  *
- * What was not completed fails by its outcome alone, anything else by each limit that it
- * does not keep. A time that is not known is not kept. Pending requests are not judged.
+ * What was not completed fails by its outcome alone, what says nothing not by ttft and
+ * gap; all else by each limit that it does not keep. A time that is not known is not
+ * kept. Pending requests are not judged.
  */
 
 #include <stdint.h>

@@ -8,7 +8,8 @@
  * behind the last:
  *
  *   bodies          `{"messages": …}`, `{"prompt": …}`, or `{"body": {…}, "path": "/v1"}`
- *                   ("url" for "path": batches of OpenAI), in their order. What a body
+ *                   ("url" for "path": batches of OpenAI; "expect": what the answer
+ *                   has in it), in their order. What a body
  *                   does not say of model, stream and (with max_tokens) limit is put
  *                   behind its members; nothing else is changed
  *   conversations   each answer of the file is a request with all before it as history.
@@ -84,6 +85,7 @@ struct workload_request {
     uint32_t in_tokens;     /* aimed at, without the template's; 0: unknown (a file) */
     uint32_t shared_tokens; /* of those, the start that an earlier request had */
     uint32_t out_tokens;    /* limit of the answer; 0: unknown */
+    const char *expect;     /* the answer's text has this in it; NULL: anything */
 };
 
 /* NULL with `e` set: unknown profile or key, a limit, a line that is no request. Reads

@@ -2,6 +2,7 @@
 #include "load/reading.h"
 
 #include <math.h>
+#include <string.h>
 
 void reading_init(struct reading *r, enum prompt_api api, struct spread *gaps)
 {
@@ -10,6 +11,7 @@ void reading_init(struct reading *r, enum prompt_api api, struct spread *gaps)
     r->kind_gaps = r->then_gaps = NULL;
     r->answer = NULL;
     r->units = false;
+    r->expect = NULL;
     r->sample.prompt_tokens = r->sample.cached_tokens = r->sample.output_tokens = -1;
 }
 
@@ -89,6 +91,12 @@ static bool is_whole(const struct reading *r)
 static enum sample_answer answer_state(const struct reading *r)
 {
     const struct prompt_answer *a = answer_text(r->answer);
+    if (r->expect)
+        return a && a->content.len &&
+                       memmem(a->content.ptr, a->content.len, r->expect,
+                              strlen(r->expect))
+                   ? SAMPLE_ANSWER_GIVEN
+                   : SAMPLE_ANSWER_OTHER;
     if (r->sample.content_events)
         return SAMPLE_ANSWER_GIVEN;
     if (r->stream && r->api != PROMPT_NONE)

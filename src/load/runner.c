@@ -252,6 +252,7 @@ static void make_request(struct flight *f, struct buf *head, uint64_t index)
     f->reading.kind_gaps = tally_gaps(tally_of(f), rq.kind);
     meet(f);
     f->reading.units = r->o.agree != NULL;
+    f->reading.expect = rq.expect;
     buf_printf(head,
                "POST %s%s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"
                "%sContent-Length: %zu\r\n\r\n",

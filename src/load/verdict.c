@@ -50,17 +50,26 @@ static bool is_late(double ms, double limit)
     return limit > 0 && !(ms <= limit);
 }
 
-unsigned verdict_of(const struct verdict_limits *l, const struct sample *s)
+/* What says nothing has no first token that could be late, and no gap. */
+static unsigned late_tokens(const struct verdict_limits *l, const struct sample *s)
 {
     unsigned failed = 0;
-    if (s->outcome != SAMPLE_COMPLETED)
-        return 1u << VERDICT_OUTCOME;
     if (s->answer == SAMPLE_ANSWER_EMPTY)
-        failed |= 1u << VERDICT_ANSWER;
+        return 0;
     if (is_late(reading_first_ms(s), l->ms[VERDICT_TTFT]))
         failed |= 1u << VERDICT_TTFT;
     if (is_late(s->content_events == 1 ? 0 : reading_longest_ms(s), l->ms[VERDICT_GAP]))
         failed |= 1u << VERDICT_GAP;
+    return failed;
+}
+
+unsigned verdict_of(const struct verdict_limits *l, const struct sample *s)
+{
+    if (s->outcome != SAMPLE_COMPLETED)
+        return 1u << VERDICT_OUTCOME;
+    unsigned failed = late_tokens(l, s);
+    if (s->answer == SAMPLE_ANSWER_EMPTY || s->answer == SAMPLE_ANSWER_OTHER)
+        failed |= 1u << VERDICT_ANSWER;
     if (is_late(reading_total_ms(s), l->ms[VERDICT_TOTAL]))
         failed |= 1u << VERDICT_TOTAL;
     return failed;

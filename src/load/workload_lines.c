@@ -14,20 +14,23 @@
 #include "base/buf.h"
 #include "base/mem.h"
 
+#define MAX_TEXT 4096
+
 enum lack { LACK_MODEL = 1, LACK_STREAM = 2, LACK_USAGE = 4, LACK_LIMIT = 8, EMPTY = 16 };
 
 struct line {
     const char *body; /* from { to } */
     uint32_t len, lacks;
     const char *path;
+    const char *expect; /* NULL: anything */
 };
 
 struct lines {
     struct workload_source s;
     struct input *in;
     struct line *lines;
-    char **paths; /* those that are owned */
-    size_t n_paths;
+    char **texts; /* paths, and what is expected: those that are owned */
+    size_t n_texts;
 };
 
 /* ---- reading ----------------------------------------------------------------------- */
@@ -44,38 +47,59 @@ static bool is_path(const char *path)
 }
 
 /* Most lines have the path of the line before. */
-static const char *keep_path(struct lines *l, char *path)
+static const char *keep_text(struct lines *l, char *text)
 {
-    for (size_t i = l->n_paths; i-- > 0 && i + 8 >= l->n_paths;)
-        if (strcmp(l->paths[i], path) == 0) {
-            free(path);
-            return l->paths[i];
+    for (size_t i = l->n_texts; i-- > 0 && i + 8 >= l->n_texts;)
+        if (strcmp(l->texts[i], text) == 0) {
+            free(text);
+            return l->texts[i];
         }
-    l->paths = mem_rearray(l->paths, l->n_paths + 1, sizeof(*l->paths));
-    return l->paths[l->n_paths++] = path;
+    l->texts = mem_rearray(l->texts, l->n_texts + 1, sizeof(*l->texts));
+    return l->texts[l->n_texts++] = text;
+}
+
+/* A copy of a string without zeros and with less than MAX_TEXT bytes, or NULL. */
+static char *decode(const struct input_value *v)
+{
+    char tmp[MAX_TEXT];
+    struct jlex j;
+    struct jlex_token t;
+    jlex_init(&j, v->text);
+    if (jlex_next(&j, &t) != JLEX_STRING)
+        return NULL;
+    const struct slice text = jlex_text(&j, &t, tmp, sizeof(tmp));
+    const bool good =
+        text.ptr && text.len < sizeof(tmp) && !memchr(text.ptr, 0, text.len);
+    return good ? mem_dup(text.ptr, text.len) : NULL;
 }
 
 /* `v`: the value of "path" or "url". */
 static int take_path(struct lines *l, const struct input_value *v, const char **out,
                      struct err *e)
 {
-    char text[512];
-    struct jlex j;
-    struct jlex_token t;
-    jlex_init(&j, v->text);
-    if (jlex_next(&j, &t) != JLEX_STRING)
+    if (v->type != JLEX_STRING)
         return err_set(e, ERR_FORMAT, "the path is no text");
-    const struct slice path = jlex_text(&j, &t, text, sizeof(text));
-    char *copy = path.ptr && path.len < sizeof(text) && !memchr(path.ptr, 0, path.len)
-                     ? mem_dup(path.ptr, path.len)
-                     : NULL;
+    char *copy = decode(v);
     if (!copy || !is_path(copy)) {
         err_set(e, ERR_FORMAT, "\"%s\" is no path like /v1/completions",
                 copy ? copy : "…");
         free(copy);
         return ERR_FORMAT;
     }
-    *out = keep_path(l, copy);
+    *out = keep_text(l, copy);
+    return 0;
+}
+
+static int take_expect(struct lines *l, const struct input_value *v, const char **out,
+                       struct err *e)
+{
+    char *copy = decode(v);
+    if (!copy || !*copy) {
+        free(copy);
+        return err_set(e, ERR_FORMAT, "\"expect\" is a text of 1 to %d bytes",
+                       MAX_TEXT - 1);
+    }
+    *out = keep_text(l, copy);
     return 0;
 }
 
@@ -83,17 +107,19 @@ static int take_path(struct lines *l, const struct input_value *v, const char **
 static int unwrap(struct lines *l, struct slice item, struct line *line,
                   struct slice *body, struct err *e)
 {
-    static const char *const names[] = {"body", "path", "url", "method"};
-    struct input_value v[4];
-    if (input_members(item, names, 4, v, e))
+    static const char *const names[] = {"body", "path", "url", "method", "expect"};
+    struct input_value v[5];
+    if (input_members(item, names, 5, v, e))
         return e->code;
     *body = item;
-    line->path = NULL;
+    line->path = line->expect = NULL;
     if (v[0].type != JLEX_OBJECT)
         return 0;
     *body = v[0].text;
     if (v[3].type == JLEX_STRING && !slice_eq_nocase(v[3].text, SLICE_LIT("\"POST\"")))
         return err_set(e, ERR_UNSUPPORTED, "only requests with the method POST are sent");
+    if (v[4].type != JLEX_END && take_expect(l, &v[4], &line->expect, e))
+        return e->code;
     if (v[1].type != JLEX_END || v[2].type != JLEX_END)
         return take_path(l, v[1].type != JLEX_END ? &v[1] : &v[2], &line->path, e);
     return 0;
@@ -213,6 +239,7 @@ static void make_line(const struct workload_source *s, uint64_t i, uint32_t arm,
     (void)arm;
     rq->path = line->path;
     rq->api = workload_api(line->path);
+    rq->expect = line->expect;
     rq->out_tokens = line->lacks & LACK_LIMIT ? s->common->max_tokens : 0;
     buf_append(body, line->body, line->len - 1);
     put_lacks(s->common, line, rq->api, body);
@@ -222,9 +249,9 @@ static void make_line(const struct workload_source *s, uint64_t i, uint32_t arm,
 static void free_lines(struct workload_source *s)
 {
     struct lines *l = (struct lines *)s;
-    for (size_t i = 0; i < l->n_paths; i++)
-        free(l->paths[i]);
-    free(l->paths);
+    for (size_t i = 0; i < l->n_texts; i++)
+        free(l->texts[i]);
+    free(l->texts);
     free(l->lines);
     input_free(l->in);
 }

@@ -115,6 +115,25 @@ class Steps(BenchCase):
         self.assertEqual(step["good"]["share"], 0.5)
         self.assertEqual(step["outcomes"]["completed"], 6)
 
+    def test_what_is_expected_is_in_a_good_answer(self):
+        def behave(stub, sock, number, body):
+            begin_stream(sock)
+            send_chunk(sock, b"".join(event({"content": word}) for word in (
+                ("It is Par", "is."), ("It is paris.",), ("Rome",))[number % 3]) + DONE)
+            end_stream(sock)
+        ask = {"messages": [{"role": "user", "content": "x"}]}
+        path = self.path("a.jsonl", "".join(json.dumps(line) + "\n" for line in (
+            *[{"body": ask, "expect": "\u0050aris"}] * 3, ask, {"body": ask}, ask)))
+        arm = self.report(self.stub(behave).url, "--input", path)["arms"][0]
+        self.assertEqual((arm["good"]["n"], arm["good"]["good"]), (6, 4))
+        self.assertEqual(arm["good"]["failed"]["answer"], 2)
+        for wrong in ("", 5, "x" * 4096):
+            path = self.path("b.jsonl", json.dumps({"body": ask, "expect": wrong}))
+            self.assertIn("b.jsonl:1: \"expect\" is a text of 1 to 4095 bytes", self.bench(
+                self.stub().url, "--input", path, status=1).stderr)
+        path = self.path("b.jsonl", json.dumps({"body": ask, "expect": "x" * 4095}))
+        self.bench(self.stub().url, "--input", path)
+
     def test_a_plain_run_has_good_answers_too(self):
         def behave(stub, sock, number, body):
             if number == 0:

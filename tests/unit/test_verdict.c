@@ -96,8 +96,11 @@ static void test_whole_and_not_empty(void **state)
     assert_int_equal(verdict_of(&none, &s), 0);
     s.answer = SAMPLE_ANSWER_EMPTY;
     assert_int_equal(verdict_of(&none, &s), BIT(VERDICT_ANSWER));
+    assert_int_equal(verdict_of(&all, &s), BIT(VERDICT_ANSWER) | BIT(VERDICT_TOTAL));
+    s.answer = SAMPLE_ANSWER_OTHER;
     assert_int_equal(verdict_of(&all, &s), BIT(VERDICT_ANSWER) | BIT(VERDICT_TTFT) |
                                                BIT(VERDICT_GAP) | BIT(VERDICT_TOTAL));
+    assert_int_equal(verdict_of(&none, &s), BIT(VERDICT_ANSWER));
     s.answer = SAMPLE_ANSWER_UNKNOWN;
     assert_int_equal(verdict_of(&none, &s), 0);
     for (enum sample_outcome o = SAMPLE_REFUSED; o <= SAMPLE_FAILED; o++) {
