@@ -77,7 +77,7 @@ const struct cmd_flag cmd_bench_flags[] = {
     [STEPS] = {"--steps", "N,N…", NULL,
                "raise the load: so many under way in each step; or 1..32x2, 2..10+2"},
     [SETTLE] = {"--settle", "N|TIME", NULL,
-                "of each step, told apart (a fifth, at least its concurrency)"},
+                "of each step, told apart (a fifth; closed: at least twice its load)"},
     [GOOD] = {"--good", "ttft=TIME,…", NULL,
               "what a good answer keeps: ttft, gap (its longest), total"},
     [KNEE] = {"--knee", "SHARE", NULL, "name the highest step with so many good (95%)"},

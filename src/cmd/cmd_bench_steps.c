@@ -12,6 +12,9 @@
 #define KNEE 0.95
 #define SETTLE_PART 5 /* a fifth of what is measured */
 #define LEAST_RATE 0.001
+/* A closed loop begins with a burst, and each of it finds a shorter queue than all behind:
+ * it has ended when as many have been sent again. */
+#define BURSTS 2
 
 static bool bad(const char *flag, const char *value, const char *wanted)
 {
@@ -123,7 +126,7 @@ void cmd_bench_settle(struct bench_steps *s, const struct runner_options *o)
     for (size_t i = 0; i < s->n; i++) {
         struct runner_step *step = &s->steps[i];
         const uint64_t part = o->requests / SETTLE_PART;
-        step->settle = step->rate > 0 ? 0 : step->concurrency;
+        step->settle = step->rate > 0 ? 0 : BURSTS * (uint64_t)step->concurrency;
         if (o->duration_ms)
             step->settle_ms = o->duration_ms / SETTLE_PART;
         else if (part > step->settle)

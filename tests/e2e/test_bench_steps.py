@@ -49,6 +49,14 @@ class Steps(BenchCase):
         self.assertEqual(report["knee"], [{"arm": "A", "share": 0.95, "step": 3,
                                            "load": {"concurrency": 4}}])
 
+    def test_how_long_a_step_settles_if_nobody_says(self):
+        for flags, requests, ms in ((("--steps", "2,3", "--requests", 5), [4, 6], 0),
+                                    (("--steps", "1", "--requests", 30), [6], 0),
+                                    (("--rate", "500,900", "--requests", 10), [2, 2], 0),
+                                    (("--steps", "1", "--duration", "50ms"), [2], 0.01)):
+            settings = self.report(self.stub().url, *flags)["settings"]
+            self.assertEqual((settings["settle"], settings["settle_s"]), (requests, ms))
+
     def test_no_words_are_sent_twice(self):
         stub = self.stub()
         self.bench(stub.url, "--steps", "1,2", "--requests", 4, "--profile",
