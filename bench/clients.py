@@ -123,10 +123,11 @@ def run_incipit(o, folder, *arguments):
 
 
 def seen(rows, block):
-    """What both clients tell of a request. A document is of its block alone."""
+    """What both clients tell of a request. A document is of its block alone. An answer
+    without a word has no first token: such a request is None."""
     return [{"document": f"{block}.{r['group']}", "turn": int(r["turn"]),
              "ttft": float(r["ttft_ms"]), "prompt": int(r["prompt_tokens"]),
-             "cached": int(r["cached_tokens"])} for r in rows]
+             "cached": int(r["cached_tokens"])} if r["ttft_ms"] else None for r in rows]
 
 
 def bench_block(o, services, folder, block):
@@ -166,8 +167,8 @@ def run_aiperf(o, url, bodies, rows, folder, block):
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise Failed(f"aiperf: {done.stdout[-2000:]}")
-    times = {r["metadata"]["session_num"]: r["metrics"]["time_to_first_token"]["value"]
-             for r in lines(os.path.join(out, "profile_export.jsonl"))}
+    times = {r["metadata"]["session_num"]: r["metrics"].get("time_to_first_token", {})
+             .get("value") for r in lines(os.path.join(out, "profile_export.jsonl"))}
     told = {r["metadata"]["session_num"]: usage_of(r)
             for r in lines(os.path.join(out, "profile_export_raw.jsonl"))}
     if sorted(times) != list(range(len(rows))) or sorted(told) != sorted(times):
@@ -268,7 +269,8 @@ def first_question_saving(requests, rng):
 
 def against_stock(gateway, stock, rng):
     """Stock less gateway, of pairs in which the gateway was free to reuse."""
-    gains = [s["ttft"] - g["ttft"] for g, s in zip(gateway, stock) if is_hit(g)]
+    gains = [s["ttft"] - g["ttft"] for g, s in zip(gateway, stock)
+             if g and s and is_hit(g)]
     out = {}
     for name, of in (("mean", statistics.fmean), ("median", statistics.median)):
         draws = [of(rng.choices(gains, k=len(gains))) for _ in range(RESAMPLES)]
@@ -305,9 +307,12 @@ def analyse(blocks, stats, rng):
         gateway = [r for b in blocks if b["client"] == name for r in b["gateway"]]
         stock = [r for b in blocks if b["client"] == name for r in b["stock"]]
         if gateway:
+            pairs = gateway, stock
+            gateway, stock = ([r for r in rows if r] for rows in pairs)
             out[name] = {"held_out": held_out_saving(gateway, rng),
                          "first_question": first_question_saving(gateway, rng),
-                         "against_stock": against_stock(gateway, stock, rng),
+                         "against_stock": against_stock(*pairs, rng),
+                         "without_first_token": sum(r is None for r in pairs[0] + pairs[1]),
                          "own": own_figures(stats[name]),
                          "requests": len(gateway),
                          "held_out_seen": sum(map(is_held_out, gateway)),
@@ -335,13 +340,20 @@ def install():
 
 
 def run_blocks(o, services, folder):
+    """What fails ends the run; the blocks before it are kept."""
     blocks = []
     for block, letter in enumerate(o.turns):
         name, work = BLOCKS[letter]
         print(f"{block + 1} of {len(o.turns)}: {name} …", flush=True)
         load = os.getloadavg()[0]
-        blocks.append({"client": name, "load_before": round(load, 2),
-                       **work(o, services, folder, block),
+        try:
+            done = work(o, services, folder, block)
+        except Failed as why:
+            if not blocks:
+                raise
+            print(f"block {block + 1} failed: {why}", flush=True)
+            break
+        blocks.append({"client": name, "load_before": round(load, 2), **done,
                        "load_after": round(os.getloadavg()[0], 2)})
     return blocks
 
@@ -430,7 +442,8 @@ def report(doc):
     for name, f in figures.items():
         out.append(f"{name}: {f['requests']} requests to the gateway, "
                    f"{f['held_out_seen']} seen as held out (the gateway says "
-                   f"{f['own']['control']}); prompt tokens reused: gateway "
+                   f"{f['own']['control']}), {f['without_first_token']} answers without "
+                   f"a first token (not in the figures); prompt tokens reused: gateway "
                    f"{100 * f['reused']['gateway']:.1f} %, stock "
                    f"{100 * f['reused']['stock']:.1f} %.")
     return "\n".join(out) + "\n"
