@@ -292,7 +292,9 @@ struct llama_look {
     struct slotfile_frame *frame;
     bool whole;        /* it cannot be cut, but might be put back as it is */
     uint32_t window;   /* of a whole one: cells of its window; 0: has none */
-    struct buf parted; /* with a window: ids of a prompt that parts from it, "1,2,3" */
+    struct buf ids;    /* of a whole one: its tokens, "1,2,3" … */
+    struct buf more;   /* … what may follow them, ",4,5" … */
+    struct buf parted; /* … and a prompt that parts from it before its end */
     struct buf layout; /* canonical bytes of it */
     struct hash128 rows, model, adapters;
     bool model_read; /* and all adapters */

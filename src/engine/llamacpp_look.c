@@ -51,17 +51,26 @@ static void write_padded(struct llama_look *k, const struct slotfile *f,
     free(out);
 }
 
-/* All of its tokens but the last ones, and behind them others. */
-static void note_parted(struct llama_look *k, const struct slotfile *f)
+static void put_ids(struct buf *b, const struct slotfile *f, uint32_t from, uint32_t to)
 {
-    const uint32_t n = f->n_tokens - k->cut_tokens;
+    for (uint32_t i = from; i < to; i++)
+        buf_printf(b, "%s%u", i ? "," : "", slotfile_token(f, i));
+}
+
+/* Prompts that go on behind its very tokens, whatever a tokenizer makes of more text. */
+static void note_ids(struct llama_look *k, const struct slotfile *f)
+{
+    const uint32_t n = f->n_tokens, cut = n - k->cut_tokens;
     uint32_t other = 0;
-    while (other < n && slotfile_token(f, other) == slotfile_token(f, n))
+    while (other < cut && slotfile_token(f, other) == slotfile_token(f, cut))
         other++;
+    buf_clear(&k->ids);
+    buf_clear(&k->more);
     buf_clear(&k->parted);
-    for (uint32_t i = 0; i < n; i++)
-        buf_printf(&k->parted, "%u,", slotfile_token(f, i));
-    buf_printf(&k->parted, "%u", slotfile_token(f, other));
+    put_ids(&k->ids, f, 0, n);
+    put_ids(&k->more, f, 1, 1 + k->cut_tokens);
+    put_ids(&k->parted, f, 0, cut);
+    buf_printf(&k->parted, ",%u", slotfile_token(f, other));
 }
 
 /* What is put back as it is has to fit in all that the engine compares. */
@@ -73,10 +82,9 @@ static void note_whole(struct llama_look *k, const struct slotfile *f, struct sl
     buf_append(&k->layout, &f->window, sizeof(f->window));
     k->rows = chain_checksum(bytes);
     k->window = f->window;
-    if (f->window && f->window < f->n_tokens) {
+    note_ids(k, f);
+    if (f->window && f->window < f->n_tokens)
         write_padded(k, f, bytes);
-        note_parted(k, f);
-    }
 }
 
 static void look_at_slot(struct llama_look *k, struct slice bytes)

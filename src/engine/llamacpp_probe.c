@@ -49,6 +49,8 @@ static void free_probe(struct probe *p)
     timer_fini(&p->retry);
     buf_free(&p->identity);
     buf_free(&p->look.layout);
+    buf_free(&p->look.ids);
+    buf_free(&p->look.more);
     buf_free(&p->look.parted);
     json_decref(p->adapters);
     drop_file(&p->saved_path);

@@ -13,7 +13,8 @@
  * beside it, on another slot: are idle slots emptied meanwhile (--cache-idle-slots)?
  *
  * Where a state cannot be cut (llamacpp_whole.c) its prompt goes on behind look (left),
- * and is compared with what goes on behind the same state, restored.
+ * and is compared with what goes on behind the same state, restored. It goes on with
+ * token ids: a tokenizer might cut the end of a text otherwise when more follows.
  *
  * Where that is because of a sliding window, all begins again with a longer prompt until
  * that is longer than the window. Then a prompt that parts from it before its end comes
@@ -45,9 +46,6 @@ static const char probe_text[] =
     "there will sit on the bar until evening. The book is older than anyone who writes "
     "in "
     "it, and its first page says only that figures are to be written as they were seen.";
-
-/* Behind it, where a state is of use behind all of it only. */
-static const char probe_more[] = " Nobody knows who began it.";
 
 enum step {
     STEP_ERASE,
@@ -285,18 +283,22 @@ static const struct probe_step steps[STEP_COUNT] = {
     [STEP_CLEAN] = {"/slots/%d?action=erase", "{}", on_clean},
 };
 
+/* Ids where it is to go on behind all that is in the slot. */
 static char *prompt_body(const struct probe *p)
 {
     struct buf b = {0};
     buf_printf(&b,
                "{\"id_slot\":%d,\"n_predict\":0,\"cache_prompt\":true,"
-               "\"n_probs\":%d,\"prompt\":\"",
+               "\"n_probs\":%d,\"prompt\":",
                p->slot, LLAMA_LOGITS);
-    for (unsigned i = 0; i < p->n_copies; i++)
+    buf_append_char(&b, p->n_more ? '[' : '"');
+    for (unsigned i = 0; !p->n_more && i < p->n_copies; i++)
         buf_append_str(&b, probe_text);
+    if (p->n_more)
+        buf_append_slice(&b, buf_slice(&p->look.ids));
     for (unsigned i = 0; i < p->n_more; i++)
-        buf_append_str(&b, probe_more);
-    buf_append_str(&b, "\"}");
+        buf_append_slice(&b, buf_slice(&p->look.more));
+    buf_append_str(&b, p->n_more ? "]}" : "\"}");
     return buf_take_str(&b);
 }
 

@@ -29,8 +29,8 @@ static struct hash128 seed_of(const struct replica *r)
     return chain_hash(cache_key(r->cache), slice_of(r->name));
 }
 
-/* Lists of llama-server's router and of llama-swap say of each model whether it is loaded;
- * older ones of the latter say whose they are. */
+/* Lists of llama-server's router and of llama-swap say of each model whether it is
+ * loaded; older ones of the latter say whose they are. */
 static bool come_and_go(json_t *models)
 {
     json_t *one = json_array_get(json_object_get(models, "data"), 0);

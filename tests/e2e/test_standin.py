@@ -48,7 +48,7 @@ class SlotFiles(unittest.TestCase):
     def test_write_and_read_agree_in_both_versions(self):
         for version in (2, 4):
             data = slot_bytes.write(self.tokens, self.states, version, 2, 1)
-            self.assertEqual(slot_bytes.read(data, version, 2), (self.tokens, self.states))
+            self.assertEqual(slot_bytes.read(data, version, 2), (self.tokens, self.states, 0))
 
     def test_layout_is_the_documented_one(self):
         data = slot_bytes.write(self.tokens, self.states)
@@ -147,7 +147,7 @@ class SlotActions(Case):
         slot_call(engine, 0, "save")
         path = os.path.join(engine.settings.slot_dir, "a.kv")
         with open(path, "rb") as f:
-            tokens, states = slot_bytes.read(f.read(), streams=2)
+            tokens, states, _ = slot_bytes.read(f.read(), streams=2)
         with open(path, "wb") as f:
             f.write(slot_bytes.write(tokens[:33], states[:33], streams=2))
         engine.restart()

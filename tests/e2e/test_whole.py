@@ -6,10 +6,12 @@ Every answer is compared with that of a cold engine."""
 import glob
 import json
 import os
+import shutil
 import unittest
 
 from harness import chat_body, wait_until, words
 from test_lab import LabCase, cached
+from test_reuse import ReuseCase
 
 TURNS = ("first question", "second question", "third question")
 
@@ -137,6 +139,69 @@ class Misbehaving(WholeCase):
             self.assertEqual(self.turn(gateway, messages, "two")[0], 0)
         wait_until(lambda: gateway.mode() == "observe", lambda: f"{gateway.replica()}")
         self.assertIn("3 restores in a row", gateway.replica()["mode_reason"])
+
+
+class Windowed(ReuseCase):
+    """Layers with a sliding window, on the stand-in: what a file has of them is the window."""
+
+    def turn(self, gateway, engine, messages, question):
+        """As above; the marker is the question."""
+        messages.append({"role": "user", "content": question})
+        answer = self.ask_right(gateway, engine, chat_body(messages, max_tokens=12))
+        messages.append(answer["choices"][0]["message"])
+        gateway.wait_quiet()
+        return self.used(engine, question), answer["usage"]["prompt_tokens"]
+
+    def chat(self, name, n=200):
+        return [{"role": "system", "content": f"{words(n, name)}"}]
+
+    def test_chats_longer_than_the_window_go_on(self):
+        for settings in self.engines_of({"window": 64}, {"window": 64, "state_version": 4},
+                                        {"window": 64, "v_transposed": 1},
+                                        {"window": 64, "unified": True},
+                                        {"window": 900}):   # longer than the first self-test
+            with self.subTest(settings):
+                engine, gateway = self.pair(mode="store", slots=2, **settings)
+                self.assertIn(f"its window of {settings['window']} tokens",
+                              gateway.replica()["mode_reason"])
+                chats = [self.chat(f"{i}", 1000) for i in range(3)]
+                held = [self.turn(gateway, engine, c, f"tell me about {i}")[1]
+                        for i, c in enumerate(chats)]
+                for i, c in enumerate(chats):
+                    reused = self.turn(gateway, engine, c, f"and what of {i}")[0]
+                    self.assertGreater(reused, held[i])
+                self.restart_all(engine, gateway)
+                self.assertGreater(self.turn(gateway, engine, chats[0], "then what")[0], held[0])
+                self.assertEqual(gateway.restore_failures(), 0)
+                self.assert_clean()
+                self.assertEqual(gateway.stop(), 0)
+                engine.stop()
+                shutil.rmtree(gateway.store_dir)
+
+    def test_chats_within_the_window_are_not_kept(self):
+        for settings in self.engines_of({"window": 100}):
+            engine, gateway = self.pair(mode="store", slots=1, **settings)
+            messages = self.chat("short", 10)
+            self.assertLess(self.turn(gateway, engine, messages, "first")[1], 88)
+            self.assertEqual(gateway.replica()["saves"], 0)
+            self.turn(gateway, engine, messages, f"second {words(100)}")
+            self.assertEqual(gateway.replica()["saves"], 1)
+            self.assert_clean()
+
+    def test_what_cannot_be_trusted_is_observed(self):
+        for settings, why in (({"window": 64, "swa_full": True}, "without --swa-full"),
+                              ({"window": 900, "swa_full": True}, "without --swa-full"),
+                              ({"window": 900, "n_ctx": 1024}, "longer than what could be tried"),
+                              ({"window": 1 << 20, "n_ctx": 1 << 20},
+                               "longer than what could be tried")):
+            for settings in self.engines_of(settings):
+                with self.subTest(settings):
+                    engine = self.engine(**settings)
+                    gateway = self.gateway(engine, mode="observe", store=False)
+                    self.assertIn(why, gateway.replica()["mode_reason"])
+                    self.ask_right(gateway, engine, chat_body("still served", max_tokens=3))
+                    self.assertEqual(gateway.stop(), 0)
+                    engine.stop()
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ REASONS = {  # of settings that only the stand-in has
     "lora": "adapters", "order": "templates of other orders", "unified": "one stream for all",
     "max_body": "answers of a script", "model_path": "a model file of the test",
     "slot_dir": "no slot directory", "state_version": "other state versions",
-    "v_transposed": "V transposed", "empties_idle": "idle slots emptied", "no_slots": "no /slots", "restore_lies": "restores that lie",
+    "v_transposed": "V transposed", "window": "a sliding window",
+    "swa_full": "a sliding window", "empties_idle": "idle slots emptied",
+    "no_slots": "no /slots", "restore_lies": "restores that lie",
 }
 
 

@@ -6,7 +6,8 @@
     V transposed, layers, (u64 0 in version 4), layers × K, layers × V
 
 Where V is transposed, a layer of it is type, bytes of an element, elements, and then a row for
-each element instead of one for each token.
+each element instead of one for each token. With a sliding window the streams come a second
+time, with cells of the last tokens only.
 """
 
 import struct
@@ -43,19 +44,15 @@ def _turned(rows, size):
     return [b"".join(row[i:i + ELEMENT] for row in rows) for i in range(0, size, ELEMENT)]
 
 
-def write(tokens, states, version=2, streams=1, slot=0, v_transposed=0):
-    stream = slot if streams > 1 else 0
-    n = len(tokens)
-    ids = [t if isinstance(t, int) else MEDIA_ID for t in tokens]
-    payload = struct.pack(f"<3I{n}I", MARKER, 1, n, *ids) + _media_words(tokens)
-    out = [struct.pack("<3I", MAGIC, version, len(payload) // 4), payload,
-           struct.pack("<I", streams)]
+def _cache(states, first, version, streams, slot, v_transposed):
+    """Streams of which one has these states, at the positions from `first` on."""
+    out = [struct.pack("<I", streams)]
     for s in range(streams):
-        cells = n if s == stream else 0
+        cells = len(states) if s == (slot if streams > 1 else 0) else 0
         out.append(struct.pack("<I", cells))
         if cells == 0:
             continue
-        out += [struct.pack("<3I", pos, 1, slot) for pos in range(n)]
+        out += [struct.pack("<3I", pos, 1, slot) for pos in range(first, first + cells)]
         out.append(struct.pack("<2I", v_transposed, model.LAYERS))
         if version == 4:
             out.append(struct.pack("<Q", 0))
@@ -65,6 +62,18 @@ def write(tokens, states, version=2, streams=1, slot=0, v_transposed=0):
                 shape = (ELEMENT, model.ROW_BYTES // ELEMENT) if turn else (model.ROW_BYTES, 0)
                 out.append(struct.pack("<3I", model.TYPE_F16, *shape))
                 out += _turned(rows, model.ROW_BYTES) if turn else rows
+    return out
+
+
+def write(tokens, states, version=2, streams=1, slot=0, v_transposed=0, window=0):
+    n = len(tokens)
+    ids = [t if isinstance(t, int) else MEDIA_ID for t in tokens]
+    payload = struct.pack(f"<3I{n}I", MARKER, 1, n, *ids) + _media_words(tokens)
+    out = [struct.pack("<3I", MAGIC, version, len(payload) // 4), payload]
+    out += _cache(states, 0, version, streams, slot, v_transposed)
+    if window:
+        first = max(0, n - window)
+        out += _cache(states[first:], first, version, streams, slot, v_transposed)
     return b"".join(out)
 
 
@@ -114,30 +123,42 @@ def _read_rows(r, n, turned=False):
     return rows
 
 
-def read(data, version=2, streams=1, v_transposed=0):
-    """Tokens and states of a file; a state is None where its rows contradict each other.
-
-    Raises Damaged or CutShort. As in the engine, the rows' contents are not checked.
-    """
-    r = _Reader(data)
-    tokens = _read_tokens(r, version)
-    n = len(tokens)
+def _read_cache(r, n, version, streams, v_transposed, some):
+    """States of the last tokens of n; of all, unless `some` will do."""
     _require(r.u32() == streams, "streams")
-    states, filled = [], 0
+    states, found = [], n == 0
     for _ in range(streams):
         cells = r.u32()
         if cells == 0:
             continue
-        filled += cells
-        _require(cells == n, "cells")
-        for pos in range(n):
+        _require(not found and (cells == n or (some and cells < n)), "cells")
+        found = True
+        for pos in range(n - cells, n):
             _require(struct.unpack("<3I", r.take(12, CutShort))[:2] == (pos, 1), "cell")
         _require((r.u32(), r.u32()) == (v_transposed, model.LAYERS), "layers")
         if version == 4:
             _require(r.u64() == 0, "extension")
-        k, v = _read_rows(r, n), _read_rows(r, n, v_transposed)
+        k, v = _read_rows(r, cells), _read_rows(r, cells, v_transposed)
         states = [model.state_of_rows([layer[i] for layer in k], [layer[i] for layer in v])
-                  for i in range(n)]
-    _require(filled == n, "cells")
+                  for i in range(cells)]
+    _require(found, "cells")
+    return states
+
+
+def read(data, version=2, streams=1, v_transposed=0, window=0):
+    """Tokens and states of a file, and the position of its window's first cell; a state is None
+    where its rows contradict each other.
+
+    Raises Damaged or CutShort. As in the engine, the rows' contents are not checked, but for
+    those of a window, which must be the same as those of the tokens' other layers here.
+    """
+    r = _Reader(data)
+    tokens = _read_tokens(r, version)
+    states = _read_cache(r, len(tokens), version, streams, v_transposed, False)
+    first = 0
+    if window:
+        last = _read_cache(r, len(tokens), version, streams, v_transposed, True)
+        first = len(tokens) - len(last)
+        _require(last[-window:] == states[-window:], "window")
     _require(r.at == len(data), "trailing bytes")
-    return tokens, states
+    return tokens, states, first

@@ -80,6 +80,8 @@ class Settings:
     state_version: int = 2
     unified: bool = False         # one stream for all slots
     v_transposed: int = 0         # 1: as without flash attention
+    window: int = 0               # tokens that some of its layers look back; 0: all do
+    swa_full: bool = False        # trusts in restored windows that they go back to the start
     order: str = "system-first"   # of the template; or tools-first, tools-late
     media: bool = True
     lora: int = 0                 # adapters loaded
@@ -112,9 +114,8 @@ class Settings:
 class Slot:
     def __init__(self, index, adapters):
         self.id = index
-        self.tokens, self.states = [], []
+        self.clear()
         self.lora = adapters      # of its last task; a restore does not change it
-        self.unusable = False     # restored, but means no
         self.busy = None          # id of the task
         self.request = None       # in the log, of the last task
         self.id_task = None       # of the last one; None in a fresh process
@@ -123,7 +124,10 @@ class Slot:
         self.stream = False
 
     def clear(self):
-        self.tokens, self.states, self.unusable = [], [], False
+        self.tokens, self.states = [], []
+        self.unusable = False     # restored, but means no
+        self.first = None         # cell of its window, where it was restored
+        self.restored = 0         # tokens
 
     def cut(self, n):
         del self.tokens[n:], self.states[n:]
@@ -321,12 +325,25 @@ class Engine:
         common = 0
         if task.cache and not slot.unusable:
             common = min(slot.common(task.tokens), len(task.tokens) - 1)
+        common = self._behind_window(slot, common, record)
         wrong = weights.first_wrong(slot.states[:common], task.tokens)
         if wrong is not None:
             self.note("poison", where="use", slot=slot.id, token=wrong, request=record.index)
         slot.unusable = False
         slot.cut(max(common, 0))
         return max(common, 0)
+
+    def _behind_window(self, slot, common, record):
+        """What can be used of a restored window: it begins with its first cell."""
+        s = self.settings
+        if not s.window or slot.first is None:
+            return common
+        if slot.first >= max(0, common - (0 if s.swa_full else s.window)):
+            slot.clear()
+            return 0
+        if common < slot.restored - 1:   # the next token looks at rows that are not there
+            self.note("poison", where="window", slot=slot.id, request=record.index)
+        return common
 
     def _decode(self, task, weights, record):
         began = time.monotonic()
@@ -391,7 +408,8 @@ class Engine:
         if not slot.tokens:
             self.note("save-empty", slot=slot.id)
         data = slot_bytes.write(slot.tokens, slot.states, s.state_version,
-                                1 if s.unified else s.slots, slot.id, s.v_transposed)
+                                1 if s.unified else s.slots, slot.id, s.v_transposed,
+                                s.window)
         try:
             with open(self._path(name), "wb") as f:
                 f.write(data)
@@ -413,8 +431,9 @@ class Engine:
         try:
             if s.restore_fails:
                 raise slot_bytes.Damaged("told to fail")
-            tokens, states = slot_bytes.read(data, s.state_version,
-                                             1 if s.unified else s.slots, s.v_transposed)
+            tokens, states, first = slot_bytes.read(data, s.state_version,
+                                                    1 if s.unified else s.slots,
+                                                    s.v_transposed, s.window)
             if len(tokens) > s.n_ctx:
                 raise slot_bytes.Damaged("does not fit")
         except slot_bytes.Damaged as why:
@@ -424,6 +443,7 @@ class Engine:
                                "invalid slot save file") from None
         self._check_rows(slot, tokens, states)
         slot.tokens, slot.states = tokens, [state or bytes(64) for state in states]
+        slot.first, slot.restored = first, len(tokens)
         slot.unusable = s.restore_lies
         self.note("restore", slot=slot.id, name=name, tokens=len(tokens), bytes=len(data))
         return {"id_slot": index, "filename": name, "n_restored": len(tokens),
