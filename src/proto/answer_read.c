@@ -649,7 +649,7 @@ static const struct field messages_fields[] = {
     {{NULL, 0}, NULL, 0},
 };
 
-/* ---- answers to requests whose prompts are not read --------------------------------- */
+/* ---- answers to requests whose prompts are not read -------------------------------- */
 
 static void take_any_text(struct walk *w, struct jlex_token *value)
 {

@@ -97,6 +97,77 @@ class Requests(Case):
             self.assertEqual(answer.status, 413)
             self.assertIn(b"Payload Too Large", answer.body)
 
+    def test_expect_is_answered_once_and_stays_here(self):
+        body = json.dumps({"content": "later"}).encode()
+        coded = b"5\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (body[:5], len(body) - 5, body[5:])
+        for framing, sent in ((("Content-Length", str(len(body))), body),
+                              (("Transfer-Encoding", "chunked"), coded)):
+            with self.g.client() as client:
+                client.send(request_bytes("POST", "/tokenize", None, [
+                    ("Expect", "100-Continue"), framing]) + sent)
+                statuses = [client.read_head().status]
+                self.assertEqual(client.read_answer().status, 200)
+            self.assertEqual(statuses, [100])
+            record = self.e.requests("/tokenize")[-1]
+            self.assertEqual((record.sha256, record.header("Expect")), (sha256(body), []))
+
+    def test_expect_without_a_body_or_in_1_0_gets_no_100(self):
+        for raw in (request_bytes("GET", "/health", None, [("Expect", "100-continue")]),
+                    b"POST /tokenize HTTP/1.0\r\nExpect: 100-continue\r\n"
+                    b"Content-Length: 15\r\n\r\n" + b'{"content":"x"}'):
+            with self.g.client() as client:
+                client.send(raw)
+                self.assertEqual(client.read_answer().status, 200)
+
+    def test_expect_of_what_will_be_refused_is_refused_before_the_body(self):
+        gateway = self.gateway(self.e, {"limits": {"body_bytes": "1KiB"}}, store=False,
+                               wait="listening")
+        with gateway.client() as client:
+            client.send(request_bytes("POST", CHAT, None, [
+                ("Expect", "100-continue"), ("Content-Length", "1025")]))
+            self.assertEqual(client.read_answer().status, 413)
+
+    def test_expect_of_something_else_does_no_harm(self):
+        with self.g.client() as client:
+            client.send(request_bytes("POST", "/tokenize", b'{"content":"x"}',
+                                      [("Expect", "wonders")]))
+            self.assertIn(client.read_answer().status, (200, 417))
+
+    def test_HTTP_1_0_without_a_length_has_no_body(self):
+        with self.g.client() as client:
+            client.send(b"POST /scripted HTTP/1.0\r\n\r\nGET /smuggled HTTP/1.0\r\n\r\n")
+            client.read_answer()
+            self.assertTrue(client.wait_closed())
+        self.assertEqual(self.e.requests("/smuggled"), [])
+
+    def test_HTTP_1_0_HEAD_and_errors(self):
+        with self.g.client() as client:
+            client.send(b"HEAD /health HTTP/1.0\r\n\r\n")
+            answer = client.read_answer("HEAD")
+            self.assertEqual((answer.status, answer.get("Transfer-Encoding")), (200, None))
+            self.assertTrue(client.wait_closed())
+        with self.g.client() as client:
+            client.send(b"GET /slots HTTP/1.0\r\n\r\n")
+            answer = client.read_answer()
+            self.assertEqual((answer.status, answer.complete), (403, True))
+
+    def test_absolute_target_is_the_same_request(self):
+        body = json.dumps(chat_body("absolute")).encode()
+        for target in ("http://other.example" + CHAT, "https://u.example:99" + CHAT + "?a=b"):
+            with self.g.client() as client:
+                client.send(request_bytes("POST", target, body))
+                answer = client.read_answer()
+            record = self.e.generations()[-1]
+            self.assertEqual(answer.status, 200)
+            self.assertEqual(record.target, target[target.index(CHAT):])
+            self.assertEqual(record.header("Host"), [f"127.0.0.1:{self.e.port}"])
+        self.assertEqual(self.g.total("uninspected"), 0)
+
+    def test_absolute_target_does_not_get_around_what_is_refused(self):
+        for target in ("http://x/slots", "http://x/%73lots", "http://x/a/../slots", "http://x/slots?"):
+            self.assertIn(self.g.fetch("GET", target).status, (400, 403))
+        self.assertEqual(self.e.requests("/slots"), [])
+
     def test_HTTP_1_0_gets_no_chunks_and_is_closed(self):
         body = json.dumps(chat_body("old", stream=True)).encode()
         with self.g.client() as client:
