@@ -44,6 +44,7 @@
 #define READ_MAX ((size_t)64 << 10)
 #define SEND_MAX ((size_t)512 << 10) /* at once: a fast peer must not hold up the loop */
 #define SEND_PIECES 16
+#define ASK_AGAIN_MS 5
 
 enum conn_state {
     STATE_CONNECTING,
@@ -66,6 +67,7 @@ struct conn {
     conn_cb cb;
     void *arg;
     struct loop_timer timer; /* connect, linger */
+    uint64_t due_us;         /* connected until then */
 
     struct buf input;
     size_t input_max;
@@ -318,9 +320,29 @@ static void fail(struct conn *c, int error)
     c->cb(c->arg, c, CONN_FAILED);
 }
 
-static void on_connect_timeout(void *arg)
+/* A UNIX socket whose queue is full says so at once, and tells nobody when there is room:
+ * it is asked again every ASK_AGAIN_MS until the deadline. */
+static void try_connect(struct conn *c, uint64_t left_ms)
 {
-    fail(arg, ETIMEDOUT);
+    const struct addr *to = &c->peer;
+    const int rc = connect(c->fd, (const struct sockaddr *)&to->sa, to->len);
+    const int error = rc == 0 ? 0 : errno;
+    const bool full = error == EAGAIN;
+    timer_start(&c->timer, full && left_ms > ASK_AGAIN_MS ? ASK_AGAIN_MS : left_ms);
+    if (error && error != EINPROGRESS && error != EINTR && !full)
+        set_broken(c, error);
+    else if (!full)
+        watch(c, EV_WRITE); /* at once, where it is connected already */
+}
+
+static void on_connect_timer(void *arg)
+{
+    struct conn *c = arg;
+    const uint64_t now_us = loop_now_us(c->loop);
+    if (now_us < c->due_us)
+        try_connect(c, (c->due_us - now_us + 999) / 1000);
+    else
+        fail(c, ETIMEDOUT);
 }
 
 static void open_up(struct conn *c)
@@ -531,19 +553,17 @@ struct conn *conn_connect_tls(struct loop *l, const struct addr *to, struct tls 
 {
     const int fd =
         socket(to->sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    int error = fd < 0 ? errno : 0;
+    const int error = fd < 0 ? errno : 0;
     struct conn *c = new_conn(l, fd, cb, arg);
     c->state = STATE_CONNECTING;
     c->peer = *to;
     c->tls = tls;
-    timer_init(&c->timer, l, on_connect_timeout, c);
-    timer_start(&c->timer, timeout_ms);
-    if (!error && connect(fd, (const struct sockaddr *)&to->sa, to->len) != 0)
-        error = errno;
-    if (error && error != EINPROGRESS && error != EINTR)
+    timer_init(&c->timer, l, on_connect_timer, c);
+    c->due_us = loop_now_us(l) + timeout_ms * 1000;
+    if (error)
         set_broken(c, error);
     else
-        watch(c, EV_WRITE); /* at once, where it is connected already */
+        try_connect(c, timeout_ms);
     return c;
 }
 

@@ -797,6 +797,49 @@ static void test_conn_connect_that_is_refused_at_once_fails_from_the_loop(void *
     disown(&o);
 }
 
+/* Nobody is told when the queue of a UNIX socket has room again. */
+static void test_conn_connect_waits_for_room_at_a_unix_socket(void **state)
+{
+    (void)state;
+    struct owner o = fresh_owner();
+    struct addr to;
+    char path[] = "/tmp/incipit-conn-XXXXXX", text[64];
+    int fds[16], n = 0;
+    close(mkstemp(path));
+    unlink(path);
+    snprintf(text, sizeof(text), "unix:%s", path);
+    assert_int_equal(addr_resolve(&to, text, NULL), 0);
+    const int listening = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(listening, (const struct sockaddr *)&to.sa, to.len), 0);
+    assert_int_equal(listen(listening, 0), 0);
+    do {
+        assert_true(n < 16);
+        fds[n] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    } while (connect(fds[n++], (const struct sockaddr *)&to.sa, to.len) == 0);
+    o.conn = conn_connect(loop, &to, 60, on_conn, &o);
+    run_until(&o, CONN_FAILED);
+    assert_int_equal(conn_error(o.conn), ETIMEDOUT);
+    disown(&o);
+    o = fresh_owner();
+    o.conn = conn_connect(loop, &to, 15000, on_conn, &o);
+    conn_write(o.conn, SLICE_LIT("early"));
+    assert_true(rig_idle(loop, 30) < 20);
+    assert_string_equal(o.told, "");
+    for (int i = 0; i < n - 1; i++)
+        close(accept(listening, NULL, NULL));
+    run_until(&o, CONN_CONNECTED);
+    const int fd = accept(listening, NULL, NULL);
+    char got[8] = "";
+    assert_int_equal(rig_read_all(fd, got, 5), 5);
+    assert_string_equal(got, "early");
+    disown(&o);
+    close(fd);
+    while (n)
+        close(fds[--n]);
+    close(listening);
+    unlink(path);
+}
+
 /* Connects until nobody answers: the queue of the listener is full then. */
 static size_t fill_backlog(unsigned short port, int *fds, size_t max)
 {
@@ -1275,6 +1318,7 @@ int main(void)
         TEST(test_conn_connect_sends_what_was_written_before),
         TEST(test_conn_connect_to_nobody_fails_from_the_loop),
         TEST(test_conn_connect_that_is_refused_at_once_fails_from_the_loop),
+        TEST(test_conn_connect_waits_for_room_at_a_unix_socket),
         TEST(test_conn_connect_gives_up_in_time),
         TEST(test_conn_stale_sees_bytes_and_ends_without_the_loop),
         TEST(test_conn_stale_sees_unread_input),
