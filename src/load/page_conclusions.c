@@ -51,11 +51,6 @@ static const char *prefix(const struct page *p, const struct page_arm *a,
     return out;
 }
 
-static const char *arm_words(const struct page *p, const struct page_arm *a)
-{
-    return p->n_arms > 1 ? a->name : "the service";
-}
-
 static bool is_open(const struct page *p)
 {
     const char *loop = page_string(json_object_get(p->doc, "settings"), "loop");
@@ -64,18 +59,19 @@ static bool is_open(const struct page *p)
 
 /* ---- what can be concluded --------------------------------------------------------- */
 
-static void point_ttft(struct page *p, const struct page_arm *a)
+static void point_time(struct page *p, const struct page_arm *a, const char *time,
+                       const char *what, const char *from)
 {
-    char p50[SCALE_LABEL], p90[SCALE_LABEL];
-    const double n = quantile(a, "ttft_ms", "n");
+    char p50[SCALE_LABEL], p90[SCALE_LABEL], name[PREFIX];
+    const double n = quantile(a, time, "n");
     if (!(n > 0))
         return;
-    scale_label(SCALE_MS, quantile(a, "ttft_ms", "p50"), p50);
-    scale_label(SCALE_MS, quantile(a, "ttft_ms", "p90"), p90);
+    scale_label(SCALE_MS, quantile(a, time, "p50"), p50);
+    scale_label(SCALE_MS, quantile(a, time, "p90"), p90);
     point(p,
-          "With this load, half of %.0f completed answers of %s had their first token "
-          "within %s, nine of ten within %s of sending.",
-          n, arm_words(p, a), p50, p90);
+          "%sWith this load, half of %.0f completed answers %s within %s, nine of ten "
+          "within %s of %s.",
+          prefix(p, a, name), n, what, p50, p90, from);
 }
 
 static void point_contrast(struct page *p)
@@ -197,8 +193,10 @@ void page_conclusions(struct page *p)
                    "<ul>\n");
     if (!any_completed(p))
         point(p, "Nothing was completed: there is no time to tell.");
-    for (size_t i = 0; i < p->n_arms; i++)
-        point_ttft(p, &p->arm[i]);
+    for (size_t i = 0; i < p->n_arms; i++) {
+        point_time(p, &p->arm[i], "ttft_ms", "had their first token", "sending");
+        point_time(p, &p->arm[i], "total_ms", "were whole", "their planned moment");
+    }
     if (p->n_arms > 1)
         point_contrast(p);
     point_knees(p);

@@ -18,6 +18,7 @@ struct row {
 static const char *const kinds[] = {"mean", "median"};
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 #define MOST_ROWS 16
+#define MOST_CHANGE 10.0 /* that is drawn: 1,000 %; what is beyond stands at the edge */
 
 static bool take_row(const json_t *contrast, const char *words, const char *which,
                      struct row *out)
@@ -46,12 +47,18 @@ static size_t take_rows(const json_t *contrasts, struct row *rows)
 
 /* ---- drawing ----------------------------------------------------------------------- */
 
+static double drawable(double change)
+{
+    return fmax(-MOST_CHANGE, fmin(MOST_CHANGE, change));
+}
+
 static struct scale scale_of_rows(const struct row *rows, size_t n)
 {
     struct scale_extent e = {0};
     for (size_t i = 0; i < n; i++)
         if (rows[i].a > 0) {
-            const double at[] = {0, rows[i].low / rows[i].a, rows[i].high / rows[i].a};
+            const double at[] = {0, drawable(rows[i].low / rows[i].a),
+                                 drawable(rows[i].high / rows[i].a)};
             scale_see(&e, at, 3);
         }
     return scale_fit(&e, false);
@@ -63,8 +70,7 @@ static void draw_row(struct plot *p, const struct row *r, double from_top, doubl
     const char *look = r->seen ? "c" : "n";
     char words[96], change[SCALE_LABEL], tip[160];
     scale_label(SCALE_CHANGE, r->difference / a, change);
-    snprintf(words, sizeof(words), "%s, %s: %s%s", r->words, r->which, change,
-             r->seen ? "" : ", none seen");
+    snprintf(words, sizeof(words), "%s, %s: %s", r->words, r->which, change);
     snprintf(tip, sizeof(tip), "%s, %s: %+.2f ms (95 %%: %+.2f to %+.2f)%s", r->words,
              r->which, r->difference, r->low, r->high,
              r->seen ? "" : ", no difference seen");
@@ -95,7 +101,8 @@ static void draw(struct page *page, const struct row *rows, size_t n)
     plot_begin(&p, &(struct plot_words){
                        "Differences with 95 % intervals",
                        "A point with an interval for each time; the table below has the "
-                       "same figures. Left of zero is faster."});
+                       "same figures. Left of zero is faster; what is beyond "
+                       "1,000 % stands at the edge."});
     plot_rule(&p, 0, 0, 0, (double)shown, "n thin");
     size_t at = 0;
     for (size_t i = 0; i < n; i++)

@@ -150,6 +150,12 @@ static void draw_intervals(struct plot *plot, const struct page *p,
         plot_rule(plot, low.x[i], low.y[i], low.x[i], high.y[i], look);
 }
 
+/* Series are told apart without colours too. */
+static const char *mark_look(const struct page_arm *a)
+{
+    return a->look[0] == 'a' ? "a" : "b h";
+}
+
 static void draw_line(struct plot *plot, const struct page *p, const struct page_arm *a,
                       const struct line *l)
 {
@@ -163,7 +169,7 @@ static void draw_line(struct plot *plot, const struct page *p, const struct page
         scale_label(plot->y.unit, s.y[i], value);
         snprintf(tip, sizeof(tip), "%s%s%s: %s at %.4g %s", p->n_arms > 1 ? a->name : "",
                  p->n_arms > 1 ? ", " : "", l->words, value, s.x[i], page_load_words(p));
-        plot_mark(plot, s.x[i], s.y[i], l->shape, a->look, tip);
+        plot_mark(plot, s.x[i], s.y[i], l->shape, mark_look(a), tip);
     }
 }
 
@@ -178,18 +184,18 @@ static void draw_knees(struct plot *plot, const struct page *p)
     }
 }
 
-static void draw_keys(const struct page *p, const struct chart *c)
+static void draw_keys(const struct page *p, const struct chart *c, bool diagonal)
 {
     page_keys(p->out);
     for (size_t a = 0; a < p->n_arms; a++)
         for (size_t k = 0; k < 3 && c->line[k].of; k++) {
             char look[16], words[96];
-            snprintf(look, sizeof(look), "%s %s", p->arm[a].look, c->line[k].dash);
+            snprintf(look, sizeof(look), "%s %s", mark_look(&p->arm[a]), c->line[k].dash);
             snprintf(words, sizeof(words), "%s%s%s", p->n_arms > 1 ? p->arm[a].name : "",
                      p->n_arms > 1 ? ", " : "", c->line[k].words);
             plot_key(p->out, look, (int)c->line[k].shape, true, words);
         }
-    if (c->diagonal)
+    if (diagonal)
         plot_key(p->out, "n d3", -1, true, "all that was sent");
     page_keys_end(p->out);
 }
@@ -201,7 +207,8 @@ static void draw(const struct page *p, const struct chart *c)
                         .y = {y_scale(p, c), c->unit, c->y_words}};
     buf_append_str(p->out, "<div>\n");
     plot_begin(&plot, &(struct plot_words){c->title, c->desc});
-    if (c->diagonal && !plot.x.scale.log) {
+    const bool diagonal = c->diagonal && !plot.x.scale.log;
+    if (diagonal) {
         const double end = fmin(plot.x.scale.high, plot.y.scale.high);
         const double at[] = {fmax(plot.x.scale.low, 0), end};
         plot_line(&plot, at, at, 2, false, "n d3");
@@ -214,7 +221,7 @@ static void draw(const struct page *p, const struct chart *c)
             draw_line(&plot, p, &p->arm[a], &c->line[k]);
     }
     plot_end(&plot);
-    draw_keys(p, c);
+    draw_keys(p, c, diagonal);
     buf_append_str(p->out, "</div>\n");
 }
 

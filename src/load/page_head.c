@@ -32,6 +32,24 @@ static void put_load(struct page *p, const json_t *settings)
     free(words);
 }
 
+static void put_origin(struct page *p, const json_t *doc)
+{
+    const json_t *s = json_object_get(doc, "settings"),
+                 *m = json_object_get(doc, "machine");
+    const char *processor = page_string(m, "processor");
+    char seed[PAGE_NUMBER], cores[PAGE_NUMBER];
+    page_format(page_number(m, "cores"), 0, cores);
+    snprintf(seed, sizeof(seed), "%" JSON_INTEGER_FORMAT,
+             json_integer_value(json_object_get(s, "seed")));
+    buf_printf(p->out, "; seed %s; sent from %s cores",
+               json_is_integer(json_object_get(s, "seed")) ? seed : "not known", cores);
+    if (processor) {
+        buf_append_str(p->out, " (");
+        page_text(p->out, processor);
+        buf_append_str(p->out, ")");
+    }
+}
+
 static void put_line(struct page *p, const json_t *doc)
 {
     struct buf *out = p->out;
@@ -44,6 +62,7 @@ static void put_line(struct page *p, const json_t *doc)
     page_text(out, page_string(s, "profile"));
     buf_append_str(out, "; ");
     put_load(p, s);
+    put_origin(p, doc);
 }
 
 static void put_title(struct page *p)
@@ -174,7 +193,8 @@ void page_head(struct page *p)
     put_title(p);
     if (*p->of)
         page_note(p->out, "These figures are of %s.", p->of);
-    buf_append_str(p->out, "<div class=\"cards\">\n");
+    buf_append_str(p->out, p->n_arms > 1 ? "<div class=\"cards pair\">\n"
+                                         : "<div class=\"cards\">\n");
     put_completed(p);
     for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++)
         put_figure(p, &figures[i]);

@@ -103,6 +103,7 @@ void page_note(struct buf *out, const char *fmt, ...)
 
 /* Columns are parted by "|"; the first is that of row names. */
 void page_table(struct buf *out, const char *caption, const char *columns);
+void page_facts(struct buf *out, const char *caption, const char *columns); /* texts */
 void page_row(struct buf *out, const char *name);
 void page_cell(struct buf *out, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -50,9 +50,10 @@ void page_note(struct buf *out, const char *fmt, ...)
 
 /* ---- tables ------------------------------------------------------------------------ */
 
-void page_table(struct buf *out, const char *caption, const char *columns)
+static void begin_table(struct buf *out, const char *table, const char *caption,
+                        const char *columns)
 {
-    buf_append_str(out, "<div class=\"scroll\" tabindex=\"0\"><table>\n<caption>");
+    buf_printf(out, "<div class=\"scroll\" tabindex=\"0\">%s\n<caption>", table);
     html_text(slice_of(caption), out);
     buf_append_str(out, "</caption>\n<thead><tr>");
     for (const char *c = columns;; c++) {
@@ -65,6 +66,16 @@ void page_table(struct buf *out, const char *caption, const char *columns)
             break;
     }
     buf_append_str(out, "</tr></thead>\n<tbody>\n");
+}
+
+void page_table(struct buf *out, const char *caption, const char *columns)
+{
+    begin_table(out, "<table>", caption, columns);
+}
+
+void page_facts(struct buf *out, const char *caption, const char *columns)
+{
+    begin_table(out, "<table class=\"facts\">", caption, columns);
 }
 
 void page_row(struct buf *out, const char *name)

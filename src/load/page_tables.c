@@ -141,7 +141,7 @@ static void put_settings(struct page *p)
 {
     static const char *const names[] = {"engine", "model", "version", "stopped"};
     page_section(p->out, "How it was set up");
-    page_table(p->out, "Settings; the machine is the one that sent",
+    page_facts(p->out, "Settings; the machine is the one that sent",
                p->second ? "|first|second" : "|value");
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         page_row(p->out, names[i]);

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The page of `incipit bench --html`: markup, what it says, and how a browser shows it."""
 
+import json
 import os
+import random
 import re
 from html.parser import HTMLParser
 
@@ -13,10 +15,12 @@ from test_bench import BenchCase
 VOID = ("meta", "br")
 WIDTHS = (360, 800, 1600)
 
-# What stands out to the right of the window, but for tables that can be scrolled.
+# What stands out to the right of its section or of the window, but for tables that can be
+# scrolled.
 TOO_WIDE = """[...document.querySelectorAll("body *")].filter(e =>
   !(e.closest(".scroll") && !e.matches(".scroll")) &&
-  e.getBoundingClientRect().right > innerWidth + 0.5).map(e => e.outerHTML.slice(0, 200))"""
+  e.getBoundingClientRect().right > 0.5 + Math.min(innerWidth,
+    (e.closest("section") || document.body).getBoundingClientRect().right)).map(e => e.outerHTML.slice(0, 200))"""
 
 # Labels of one axis that run into each other.
 OVERLAPPING = """[...document.querySelectorAll("svg.plot")].flatMap(s => ["tx", "ty"].flatMap(
@@ -61,6 +65,64 @@ def mixed(stub, sock, number, body):
     send_chunk(sock, event({"content": "b"}) +
                (usage(100 + number, 40 if number % 2 else 0, 2) if number % 4 else b"") + DONE)
     end_stream(sock)
+
+
+def arm_of(draw, name, n, slow):
+    """An arm of a document, drawn: times from some µs to minutes, of all outcomes."""
+    ttft = [slow * 0.02 * 10 ** (6 * draw.random()) for _ in range(n)]
+    planned = [draw.random() * 10 * i for i in range(n)]
+    prompt = [int(10 * 10 ** (4 * draw.random())) for _ in range(n)]
+    cached = [draw.choice((0, int(p * draw.random()), None)) for p in prompt]
+    outcome = [draw.choice(["completed"] * 9 + ["refused", "failed", "pending"])
+               for _ in range(n)]
+    q = {"n": n, "p50": 1234.5, "p90": 98765.4, "p99": 1234567.8}
+    return {
+        "arm": name, "seconds": 10 * n, "outcomes": {
+            "sent": n, "completed": n - 3, "refused": 2, "interrupted": 0, "failed": 1,
+            "pending": 0, "statuses": {"429": 1, "503": 1}, "errors": {"closed": 1}},
+        "quantiles": {k: q for k in ("ttft_ms", "first_ms", "total_ms", "gaps_ms", "lag_ms")},
+        "throughput": {"requests_per_s": 1234.56, "output_tokens_per_s": 123456.7},
+        "good": {"n": n, "share": 0.987, "low": 0.9, "high": 0.99,
+                 "failed": {"ttft": 12345, "gap": 3}},
+        "tokens": {"prompt": 123456789, "prompt_told": n, "hit_rate": 0.123},
+        "samples": {
+            "index": list(range(n)), "outcome": outcome, "ttft_ms": ttft,
+            "total_ms": [t + 10 for t in ttft], "gap_ms": ttft, "planned_at": planned,
+            "started_at": [t + 5 for t in planned], "turn": [i % 9 for i in range(n)],
+            "first_at": [a + b for a, b in zip(planned, ttft)],
+            "end_at": [None if o == "pending" else a + b + 10
+                       for a, b, o in zip(planned, ttft, outcome)],
+            "prompt_tokens": prompt, "cached_tokens": cached,
+            "gaps": [[0.001 * 1.1 ** i, 1 + i % 5] for i in range(150)]}}
+
+
+def document(**more):
+    return {"schema": "incipit-bench/1", "version": "0", "engine": "an-engine-" * 9,
+            "model": "folder/name-without-a-space-" * 6, "settings": {
+                "profile": "shared,documents=10,questions=20,in=2000,ask=40,out=64",
+                "seed": 2**62, "loop": "open", "rate": 99999, "concurrency": 500,
+                "good": {"ttft": 500, "gap": 50}}, "machine": {
+                    "cores": 2, "processor": "A processor with a long name " * 4},
+            "stopped": True, "warmup": None, "arms": [], **more}
+
+
+def contrast(draw):
+    def figures():
+        a, d, half = (10 ** (4 * draw.random()) for _ in range(3))
+        return {"a": a, "b": a + d, "difference": d, "low": d - half, "high": d + half,
+                "seen": d > half}
+    return {"n_a": 9, "n_b": 9, "paired": True, "mean": figures(), "median": figures()}
+
+
+def hard_documents():
+    draw = random.Random(5)
+    yield document(arms=[arm_of(draw, "A", 2500, 1)])
+    yield document(arms=[arm_of(draw, "A", 70, 1), arm_of(draw, "B", 40, 9)], contrasts={
+        k: contrast(draw) for k in ("ttft_ms", "first_ms", "total_ms", "gap_ms")})
+    yield document(steps=[
+        {**arm_of(draw, arm, 25, 1), "step": i + 1, "load": {"rate": 0.7 * 2.3 ** i},
+         "throughput": {"requests_per_s": 2000 * draw.random(), "output_tokens_per_s": i}}
+        for i in range(12) for arm in "AB"])
 
 
 class PageCase(BenchCase):
@@ -170,13 +232,11 @@ class InABrowser(PageCase):
                 self.assertEqual(chromium.evaluate(OVERLAPPING), [])
 
     def test_nothing_is_asked_for_and_nothing_is_cut(self):
-        fast, slow = self.stub(mixed), self.stub(timed(0.02, 0.001, 20))
-        pages = [self.path(f"{i}.html") for i in range(3)]
-        self.bench(fast.url, "--requests", 40, "--concurrency", 3, "--warmup", 2, "--html",
-                   pages[0])
-        self.bench(fast.url, "--ab", slow.url, "--requests", 12, "--html", pages[1])
-        self.bench(slow.url, "--steps", "1,2,4,8", "--requests", 16, "--html", pages[2])
         chromium = browser.Browser()
         self.addCleanup(chromium.close)
-        for page in pages:
+        for i, doc in enumerate(hard_documents()):
+            page = self.path(f"{i}.html")
+            self.bench("report", self.path(f"{i}.json", json.dumps(doc)), "--html", page)
+            with open(page, encoding="utf-8", newline="") as f:
+                self.checked(f.read())
             self.show(chromium, page)
