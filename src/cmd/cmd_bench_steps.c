@@ -12,8 +12,8 @@
 #define KNEE 0.95
 #define SETTLE_PART 5 /* a fifth of what is measured */
 #define LEAST_RATE 0.001
-/* A closed loop begins with a burst, and each of it finds a shorter queue than all behind:
- * it has ended when as many have been sent again. */
+/* A closed loop begins with a burst, and each of it finds a shorter queue than all
+ * behind: it has ended when as many have been sent again. */
 #define BURSTS 2
 
 static bool bad(const char *flag, const char *value, const char *wanted)
