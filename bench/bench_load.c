@@ -232,7 +232,6 @@ static void clocks(const char *name, size_t n, const char *const *args)
     compare_clocks(&s, &o, json_object_get(r.arm, "samples"));
     json_decref(r.arm);
     stub_stop(&s);
-    unlink(bodies);
     free(bodies);
 }
 
@@ -264,6 +263,18 @@ static void measure_clocks(void)
     clocks("open loop, 500 a second", 3000, (const char *[]){"--rate", "500", NULL});
 }
 
+/* However it ends. */
+static void clean_up(void)
+{
+    static const char *const names[] = {"report.json", "bodies.jsonl"};
+    for (size_t i = 0; i < 2; i++) {
+        char *path = in_folder(names[i]);
+        unlink(path);
+        free(path);
+    }
+    rmdir(folder);
+}
+
 int main(int argc, char **argv)
 {
     char self[4096];
@@ -277,13 +288,10 @@ int main(int argc, char **argv)
         perror(folder);
         return 1;
     }
+    atexit(clean_up);
     if (argc < 3 || strcmp(argv[2], "clocks") != 0)
         measure_speed();
     if (argc < 3 || strcmp(argv[2], "speed") != 0)
         measure_clocks();
-    char *json_path = in_folder("report.json");
-    unlink(json_path);
-    free(json_path);
-    rmdir(folder);
     return 0;
 }
