@@ -13,8 +13,8 @@
 #define MAX_GAP_MS 60e3  /* a night without requests says nothing about the day */
 #define MAX_BATCH 8192.0 /* tokens; the engine's own default is 2048 */
 #define SHARE_WEIGHT 0.05
-#define DOUBT 0.05     /* of the usual speed, where a slow one kept from measuring */
-#define OUTLIER 5.0    /* times what was expected: more is the machine's, not the call's */
+#define DOUBT 0.05  /* of the usual speed, where a slow one kept from measuring */
+#define OUTLIER 5.0 /* times what was expected: more is the machine's, not the call's */
 #define MIN_SHARE 0.02 /* or nothing would be saved that could prove it wrong */
 
 /* Of the tokens that are new when they come, 0.27 and 0.44 come again in two public
