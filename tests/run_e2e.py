@@ -27,10 +27,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 FILE_TIMEOUT_S = 300
 LLAMA_FILE_TIMEOUT_S = 1200  # each test starts an engine that takes seconds
 # Files that bring an engine of their own or need none; and one that is not about engines.
-OWN = {"test_bench", "test_bench_inputs", "test_bench_output", "test_bench_page",
-       "test_bench_steps", "test_cli", "test_demo", "test_kvsize", "test_lab", "test_lesson",
-       "test_standin", "test_store_cli",
-       "test_whole"}
+OWN = {"test_bench", "test_bench_clients", "test_bench_inputs", "test_bench_output",
+       "test_bench_page", "test_bench_steps", "test_cli", "test_demo", "test_kvsize", "test_lab",
+       "test_lesson", "test_standin", "test_store_cli", "test_whole"}
 NOT_FOR_LLAMA = OWN | {"test_smuggling"}
 FAILED = re.compile(r"^FAILED +\S*\.(test_\w+) ")
 NEEDS_STANDIN = re.compile(r"^skipped .*: needs the stand-in: (.*)$")
