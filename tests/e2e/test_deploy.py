@@ -47,9 +47,16 @@ class Proxy(Case):
         with open(os.path.join(self.folder, "proxy.log"), "wb") as log:
             self.child = subprocess.Popen(self.command(config), stdout=log, stderr=log)
         self.addCleanup(self.end)
-        wait_until(lambda: os.path.exists(self.path) or self.child.poll() is not None,
+        wait_until(lambda: self.listens() or self.child.poll() is not None,
                    lambda: f"the proxy listens: {self.log()}")
         self.assertIsNone(self.child.poll(), self.log())
+
+    def listens(self):
+        try:
+            Client(self.path).close()
+        except OSError:      # no file yet, or nobody listens on it yet
+            return False
+        return True
 
     def end(self):
         self.child.terminate()
