@@ -97,6 +97,9 @@ void page_text(struct buf *out, const char *text);
 void page_section(struct buf *out, const char *heading);
 void page_section_end(struct buf *out);
 
+/* Its name, where there are two. */
+void page_arm_heading(struct buf *out, const struct page_arm *a);
+
 /* A paragraph, escaped. */
 void page_note(struct buf *out, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -38,6 +38,13 @@ void page_section_end(struct buf *out)
     buf_append_str(out, "</section>\n");
 }
 
+void page_arm_heading(struct buf *out, const struct page_arm *a)
+{
+    buf_append_str(out, "<h3>");
+    page_text(out, a->name);
+    buf_append_str(out, "</h3>\n");
+}
+
 void page_note(struct buf *out, const char *fmt, ...)
 {
     va_list ap;

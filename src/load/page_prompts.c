@@ -122,7 +122,7 @@ static void draw_arm(struct page *p, const struct page_arm *a, const struct char
     double *x = lengths(a, c);
     buf_append_str(p->out, "<div>\n");
     if (p->n_arms > 1)
-        buf_printf(p->out, "<h3>%s</h3>\n", a->name);
+        page_arm_heading(p->out, a);
     plot_begin(&plot,
                &(struct plot_words){
                    c->title, "A mark for each completed request. The tables at the "

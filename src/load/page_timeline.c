@@ -106,7 +106,7 @@ static void draw_bars(struct page *p, const struct page_arm *a, struct scale x)
                         .height = (unsigned)ROW * (unsigned)n};
     buf_append_str(p->out, "<div>\n");
     if (p->n_arms > 1)
-        buf_printf(p->out, "<h3>%s</h3>\n", a->name);
+        page_arm_heading(p->out, a);
     plot_begin(&plot,
                &(struct plot_words){
                    "Requests over time",

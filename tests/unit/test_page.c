@@ -91,18 +91,6 @@ static void expect_harmless(const char *page)
     assert_string_equal(page + strlen(page) - 8, "</html>\n");
 }
 
-static void test_foreign_text_stays_text(void **state)
-{
-    (void)state;
-    json_t *doc = document(20), *hostile = with_hostile_texts(doc);
-    char *page = page_of(hostile);
-    expect_harmless(page);
-    assert_non_null(strstr(page, "&lt;/title&gt;&lt;script&gt;alert(1)"));
-    free(page);
-    json_decref(doc);
-    json_decref(hostile);
-}
-
 static void test_a_long_name_is_cut(void **state)
 {
     (void)state;
@@ -220,6 +208,23 @@ static json_t *full_document(void)
         json_array_append_new(json_object_get(doc, "steps"), step);
     }
     return doc;
+}
+
+static void test_foreign_text_stays_text(void **state)
+{
+    (void)state;
+    json_t *two = full_document(), *steps = full_document();
+    json_object_set_new(steps, "arms", json_array());
+    json_t *const docs[] = {document(20), two, steps};
+    for (size_t i = 0; i < 3; i++) {
+        json_t *hostile = with_hostile_texts(docs[i]);
+        char *page = page_of(hostile);
+        expect_harmless(page);
+        assert_non_null(strstr(page, "&lt;/title&gt;&lt;script&gt;alert(1)"));
+        free(page);
+        json_decref(hostile);
+        json_decref(docs[i]);
+    }
 }
 
 static void test_any_damage_still_gives_a_page(void **state)
