@@ -125,4 +125,9 @@ const struct addr *conn_peer_addr(const struct conn *c);
 uint64_t conn_bytes_in(const struct conn *c);
 uint64_t conn_bytes_out(const struct conn *c);
 
+/* Of bytes_out those that have left the kernel's queue here: the peer has acknowledged
+ * them. The kernel takes more in large steps of its own; this tells how fast the peer is.
+ * Not for TLS. */
+uint64_t conn_bytes_taken(const struct conn *c);
+
 #endif

@@ -30,6 +30,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -760,4 +762,12 @@ uint64_t conn_bytes_in(const struct conn *c)
 uint64_t conn_bytes_out(const struct conn *c)
 {
     return c->bytes_out;
+}
+
+uint64_t conn_bytes_taken(const struct conn *c)
+{
+    int queued = 0;
+    if (c->fd < 0 || ioctl(c->fd, SIOCOUTQ, &queued) != 0 || queued < 0)
+        queued = 0;
+    return (uint64_t)queued < c->bytes_out ? c->bytes_out - (uint64_t)queued : 0;
 }

@@ -28,6 +28,7 @@
 #include "wire/peers.h"
 
 #define LINGER_MS 2000
+#define LOGGED_A_SECOND 20 /* refusals; the others are counted */
 
 enum client_state { CLIENT_IDLE, CLIENT_HEAD, CLIENT_BODY, CLIENT_OWNED, CLIENT_CLOSING };
 
@@ -39,6 +40,7 @@ struct front {
     void *arg;
     struct list clients;
     struct peers *peers;
+    uint64_t log_second, logged, unlogged; /* refusals */
     struct front_stats stats;
     bool draining;
     loop_cb drained;
@@ -54,6 +56,7 @@ struct front_request {
     struct peers_client *peer; /* NULL: not counted */
     struct loop_timer timer;
     struct loop_timer pace; /* runs while a body comes, or while output waits */
+    uint64_t taken;         /* of the output, when it was looked at for write_ms */
     uint64_t pace_mark;     /* bytes that had come, or gone, when it was started */
     enum client_state state;
     bool headed; /* the parser has the head of the request under way */
@@ -157,13 +160,33 @@ static void count_refusal(struct front *f, int status)
     }
 }
 
+/* A flood of refusals must not become one of lines. */
+static void log_refusal(const struct front_request *rq, const struct front_refusal *why)
+{
+    struct front *f = rq->front;
+    const uint64_t second = loop_now_us(f->loop) / 1000000;
+    if (second != f->log_second) {
+        if (f->unlogged)
+            log_event(LOG_INFO, "refused", "more", "%llu",
+                      (unsigned long long)f->unlogged, NULL);
+        f->log_second = second;
+        f->logged = f->unlogged = 0;
+    }
+    if (f->logged == LOGGED_A_SECOND) {
+        f->unlogged++;
+        return;
+    }
+    f->logged++;
+    log_event(LOG_INFO, "refused", "status", "%d", why->status, "peer", "%s",
+              conn_peer(rq->conn), "why", "%s", why->message, NULL);
+}
+
 /* Answers without an owner and closes: nothing behind it is taken for a request. */
 static void refuse_as(struct front_request *rq, const struct front_refusal *why)
 {
     struct buf head = {0}, body = {0};
     count_refusal(rq->front, why->status);
-    log_event(LOG_INFO, "refused", "status", "%d", why->status, "peer", "%s",
-              conn_peer(rq->conn), "why", "%s", why->message, NULL);
+    log_refusal(rq, why);
     error_body(&body, why->status, why->type, why->message);
     buf_printf(&head,
                "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: "
@@ -202,6 +225,18 @@ static void cut_reader(struct front_request *rq, const char *why)
     end_client(rq, conn_abort);
 }
 
+/* The time in which it has to take something begins again with whatever it takes. */
+static void wait_for_reader(struct front_request *rq)
+{
+    const uint64_t taken = conn_bytes_taken(rq->conn);
+    if (taken == rq->taken) {
+        cut_reader(rq, "it takes nothing of its answer");
+        return;
+    }
+    rq->taken = taken;
+    timer_start(&rq->timer, rq->front->o.write_ms);
+}
+
 static void on_timer(void *arg)
 {
     struct front_request *rq = arg;
@@ -216,7 +251,7 @@ static void on_timer(void *arg)
         refuse(rq, 408, "the request body did not arrive in time");
         break;
     case CLIENT_OWNED: /* only armed while the client does not read */
-        cut_reader(rq, "it takes nothing of its answer");
+        wait_for_reader(rq);
         break;
     case CLIENT_CLOSING:
         break;
@@ -228,7 +263,7 @@ static void on_timer(void *arg)
 /* Bytes of the body that have come, or of the answer that were taken. */
 static uint64_t progress_of(const struct front_request *rq)
 {
-    return rq->state == CLIENT_BODY ? buf_len(&rq->body) : conn_bytes_out(rq->conn);
+    return rq->state == CLIENT_BODY ? buf_len(&rq->body) : conn_bytes_taken(rq->conn);
 }
 
 static uint64_t least_rate(const struct front_request *rq)
@@ -624,6 +659,7 @@ static void note_congestion(struct front_request *rq)
 {
     if (!rq->congested && conn_output_high(rq->conn)) {
         rq->congested = true;
+        rq->taken = conn_bytes_taken(rq->conn);
         timer_start(&rq->timer, rq->front->o.write_ms);
     }
 }

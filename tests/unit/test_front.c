@@ -957,6 +957,41 @@ static void test_client_that_does_not_read_is_cut(void **state)
     peer_go(&peer);
 }
 
+/* It takes a little in each write_ms, so that is never over; nor is it below the rate. */
+static void test_client_that_reads_a_little_at_a_time_is_not_cut(void **state)
+{
+    (void)state;
+    enum { PIECE = 100000, PIECES = 5 };
+    struct peer_step script[4 + 3 * PIECES + 2] = {
+        {PEER_CONNECT, NULL, 0}, {PEER_SEND, GET, 0}, {PEER_READ_HEAD, NULL, 0}};
+    size_t n = 3;
+    for (int i = 0; i < PIECES; i++) {
+        script[n++] = (struct peer_step){PEER_READ, NULL, PIECE};
+        script[n++] = (struct peer_step){PEER_SAY, NULL, 0};
+        script[n++] = (struct peer_step){PEER_WAIT, NULL, 0};
+    }
+    script[n++] = (struct peer_step){PEER_RESET, NULL, 0};
+    script[n] = (struct peer_step){PEER_END, NULL, 0};
+    const struct front_answer a = {.status = 200, .length = -1};
+    struct front_options o = usual;
+    o.write_ms = 1000;
+    open_with(o);
+    peer_start(&peer, script);
+    until_owned();
+    front_start(owned, &a);
+    send_until_congested();
+    for (int i = 0; i < PIECES; i++) {
+        peer_run(&peer);
+        rig_idle(loop, 250);
+        assert_int_equal(n_gone, 0);
+        if (!front_congested(owned))
+            send_until_congested();
+        peer_go(&peer);
+    }
+    until_gone(1);
+    assert_int_equal(stats().slow_readers, 0);
+}
+
 /* It has write_ms left, but is below the rate. */
 static void test_client_that_reads_too_slowly_is_cut(void **state)
 {
@@ -1125,6 +1160,7 @@ int main(void)
         TEST(upload_below_the_rate_is_408),
         TEST(upload_at_the_rate_gets_another_span),
         TEST(error_stays_JSON_whatever_it_says),
+        TEST(client_that_reads_a_little_at_a_time_is_not_cut),
         TEST(client_that_reads_too_slowly_is_cut),
         TEST(client_that_has_all_there_is_is_not_slow),
         TEST(continue_is_said_only_where_a_body_is_wanted),
