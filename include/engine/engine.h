@@ -31,10 +31,11 @@
 #include "store/cache.h"
 
 enum replica_mode {
-    REPLICA_DOWN,     /* does not answer */
-    REPLICA_STARTING, /* loading, or being looked at */
-    REPLICA_OBSERVE,  /* proxy and observation; mode_reason says why no more */
-    REPLICA_STORE     /* blocks are saved and restored */
+    REPLICA_DOWN,       /* does not answer */
+    REPLICA_STARTING,   /* loading, or being looked at */
+    REPLICA_OBSERVE,    /* proxy and observation; mode_reason says why no more */
+    REPLICA_RECOVERING, /* the same, until its stored blocks have been read */
+    REPLICA_STORE       /* blocks are saved and restored */
 };
 
 /* Why a router or a swapper is observed, whichever driver finds it out. */

@@ -25,6 +25,8 @@ void workers_free(struct workers *w);
 void workers_submit(struct workers *w, void (*run)(void *arg), void (*done)(void *arg),
                     void *arg);
 
+unsigned workers_threads(const struct workers *w);
+
 /* Jobs submitted and not yet done. */
 unsigned workers_pending(const struct workers *w);
 

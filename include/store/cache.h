@@ -50,14 +50,26 @@ uint32_t cache_block_tokens(const struct cache *c);
 
 /*
  * Takes a model in: recovers its blocks and prompts from the store, in many short turns
- * of the loop, then calls done. What there is no room for is dropped, the least recently
- * used first. Attaching a fingerprint again is cheap (done is called from inside then);
- * while the first is under way it waits for that. token_bytes: KV bytes of one token; 0
- * where a block is a whole state that cannot be cut: these stand at the root, each for a
- * text of its own, in the size of one block of tokens.
+ * of the loop, then calls done; meanwhile nothing of it can be inserted. What there is no
+ * room for is dropped, the least recently used first. Attaching a fingerprint again is
+ * cheap (done is called from inside then); while the first is under way it waits for
+ * that. token_bytes: KV bytes of one token; 0 where a block is a whole state that cannot
+ * be cut: these stand at the root, each for a text of its own, in the size of one block
+ * of tokens.
  */
 void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes,
                   void (*done)(void *arg, size_t n_blocks), void *arg);
+
+/*
+ * True while the directory is counted, a model taken in or what is foreign pruned, all of
+ * it in the background. While it is counted or taken in, new blocks take only room that
+ * is free for certain (cache_insert() inserts fewer), so the budget holds, and what has
+ * to go for want of room is chosen when all is known. What is about everything that is
+ * stored (flush, drop) is right only afterwards: cache_when_recovered() calls from the
+ * loop then.
+ */
+bool cache_recovers(const struct cache *c);
+void cache_when_recovered(struct cache *c, void (*cb)(void *arg), void *arg);
 
 /* Tokens of the leading stored blocks of the path to `m`, at most `max_tokens` rounded up
  * to a whole block. */
@@ -104,9 +116,9 @@ bool cache_tick(struct cache *c, uint64_t mono_s, int64_t wall_s);
  * Forgets what is known and kept of a tenant, of everybody (CACHE_EVERYBODY), or of all
  * texts that begin with the n pieces `v`, and what nothing else shares of these: text,
  * blocks, files, lines of prompts.log; of whole states all that the tenant of `v` has,
- * for they do not show with which text they begin. In bounded turns; done is told how
- * much it was when all of it is gone. What was put in meanwhile may stay. Blocks of
- * models that nobody attached are left, but for CACHE_EVERYBODY.
+ * for they do not show with which text they begin. In bounded turns, when recoveries are
+ * over; done is told how much it was when all of it is gone. What was put in meanwhile
+ * may stay. Blocks of models that nobody attached are left, but for CACHE_EVERYBODY.
  */
 #define CACHE_EVERYBODY UINT32_MAX
 struct cache_forget {
@@ -159,7 +171,7 @@ struct cache_share_stats {
 };
 void cache_share_stats(const struct cache *c, struct cache_share_stats *out);
 
-/* store_part() of its store: before the workers are flushed. */
+/* store_part() of its store: before the workers are flushed. Ends recoveries. */
 void cache_part(struct cache *c);
 
 /*
@@ -212,7 +224,8 @@ uint64_t cache_pinned_bytes(struct cache *c);
 void cache_pin_hit(struct cache *c, const struct piece *v, size_t n, int64_t cached);
 
 /* Takes a pin away and drops its blocks, and all that continue them, as far as no other
- * pin has them. ERR_NOT_FOUND. Sets how many blocks went. */
+ * pin has them; what a recovery has not brought yet stays. ERR_NOT_FOUND. Sets how many
+ * blocks went. */
 int cache_drop(struct cache *c, const char *name, size_t *n_blocks, struct err *e);
 
 /* Drops all blocks that are neither pinned nor in use just now; returns how many. */

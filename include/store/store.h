@@ -95,15 +95,17 @@ bool store_block_verify(const struct store_block *b);
 /*
  * Opens (creates) the store. `dir` is locked: a second gateway on it is ERR_REFUSED, and
  * so is a directory that others may write to (who can write blocks can change answers).
- * Its parent must exist. Goes through all file names in it once. NULL: see `e`.
+ * Its parent must exist. What is in it is looked at afterwards, in the background: see
+ * store_recovers(). NULL: see `e`.
  */
 struct store *store_open(const struct store_options *o, struct workers *w, struct err *e);
 
-/* Waits for nothing: flush the workers first. NULL is allowed. */
+/* Waits for nothing: store_part(), then flush the workers. NULL is allowed. */
 void store_close(struct store *s);
 
-/* Parts with the shared tier, before the workers are flushed: what waits for it is told
- * that it is not there. */
+/* Before the workers are flushed: parts with the shared tier (what waits for it is told
+ * that it is not there), and ends what goes through the directory: a scan that is under
+ * way finds nothing then, and deletes nothing. */
 void store_part(struct store *s);
 
 /* Something is on its way to the shared tier. */
@@ -157,23 +159,39 @@ void store_drop(struct store *s, struct hash128 fingerprint, struct hash128 hash
 void store_forget(struct store *s, struct hash128 fingerprint, struct hash128 hash);
 
 /*
- * Recovery: reads names and token ids of the blocks of one fingerprint (no rows),
- * parents before children, otherwise leaves in the order of their last use, oldest first.
- * The blocks passed have rows NULL and are borrowed for the call (no references). Damaged
+ * Recovery: reads names and token ids of the blocks of one fingerprint (no rows), with
+ * all workers, in slices of a few milliseconds. Tells them in turns of the loop, parents
+ * before children, otherwise leaves in the order of their last use, oldest first. The
+ * blocks passed have rows NULL and are borrowed for the call (no references). Damaged
  * ones are put aside, ones whose parents are missing deleted; both are counted.
  */
 typedef void (*store_scan_cb)(void *arg,
                               const struct store_block *b); /* b NULL: the end */
 void store_scan(struct store *s, struct hash128 fingerprint, store_scan_cb cb, void *arg);
 
+/*
+ * From opening on all files are counted in the background. Until that has ended
+ * disk_blocks and disk_bytes, and what the next two say, are what was seen so far.
+ */
+bool store_counted(const struct store *s);
+
 /* Bytes of blocks found in the directory whose fingerprint nobody has scanned or put to
  * since it was opened: they count against the disk budget until they are pruned. */
 uint64_t store_foreign_bytes(const struct store *s);
 
+/* Bytes of blocks of this fingerprint that were found. */
+uint64_t store_found_bytes(const struct store *s, struct hash128 fingerprint);
+
 /* Deletes foreign blocks, least recently used first, until at most `keep_bytes` remain;
- * never those of `fingerprint`. On a worker: store_foreign_bytes() follows later. */
+ * never those of `fingerprint`. On a worker, when all is counted: store_foreign_bytes()
+ * follows later. */
 void store_prune_foreign(struct store *s, struct hash128 fingerprint,
                          uint64_t keep_bytes);
+
+/* Something goes through the directory: it is counted, scanned or pruned. And a call from
+ * the loop when that is over, or soon. */
+bool store_recovers(const struct store *s);
+void store_when_recovered(struct store *s, void (*cb)(void *arg), void *arg);
 
 /* Small values beside the blocks (self-test results): name [a-z0-9-]{1,64}, at most 4096
  * bytes. Read and written at once, also on disk. */
@@ -189,6 +207,8 @@ struct store_stats {
     uint64_t write_errors; /* kept in RAM only */
     uint64_t read_errors;  /* the operating system could not, for now */
     uint64_t orphans;      /* deleted by a recovery: their parents were missing */
+    uint64_t heads_read;   /* by recoveries */
+    bool counting;         /* disk_blocks and disk_bytes are not complete yet */
 };
 void store_stats(const struct store *s, struct store_stats *out);
 

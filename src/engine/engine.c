@@ -42,7 +42,8 @@ const char *save_skip_name(enum save_skip s)
 
 void replica_set_mode(struct replica *r, enum replica_mode mode, const char *fmt, ...)
 {
-    static const char *const names[] = {"down", "starting", "observe", "store"};
+    static const char *const names[] = {"down", "starting", "observe", "recovering",
+                                        "store"};
     char reason[sizeof(r->mode_reason)];
     va_list ap;
     va_start(ap, fmt);

@@ -143,6 +143,7 @@ void llama_lost(struct llama *l)
     l->store_on = false;
     l->suspect = false;
     l->overwrites = false;
+    llama_probe_lost(l);
     llama_unbind(l);
     for (size_t i = 0; i < LLAMA_MAX_SLOTS; i++) {
         llama_forget(l, &l->slots[i]);
@@ -509,6 +510,7 @@ static void close_llama(void *state)
     struct llama *l = state;
     upstream_on_lost(l->r->up, NULL, NULL);
     llama_probe_stop(l);
+    llama_probe_lost(l);
     llama_watch_stop(l);
     ask_cancel(l->asking);
     timer_fini(&l->poll);

@@ -53,6 +53,7 @@ bool modelfile_hash(const char *path, char memo[MODELFILE_MEMO], struct hash128 
 #define LLAMA_HEARTBEAT_MS 2000 /* a restart is noticed at the latest after this */
 #define LLAMA_ZOMBIE_MS 20      /* polling for a slot to become idle */
 #define LLAMA_BIND_MS 5         /* polling for the slot that an unpinned job got */
+#define LLAMA_RECOVER_MS 500    /* requests wait so long for stored blocks to be read */
 #define LLAMA_RETRY_MS 500      /* an engine that is down or loading */
 #define LLAMA_LATE_FILES 8      /* calls given up in a row whose files are waited for */
 #define LLAMA_MAX_RETRIES 5     /* doublings of store.retry */
@@ -197,6 +198,7 @@ struct llama {
     struct scratch_late late[LLAMA_LATE_FILES];
 
     struct probe *probe;
+    struct probe *recovering; /* one that only waits for stored blocks, beside requests */
     char build[64], model[256];
 };
 
@@ -306,6 +308,7 @@ void llama_look(struct llama_look *look);
 void llama_probe_start(struct llama *l);
 void llama_probe_again(struct llama *l); /* nothing runs; its mode stays meanwhile */
 void llama_probe_stop(struct llama *l);
+void llama_probe_lost(struct llama *l); /* what it has found is of no use any more */
 void llama_probed(struct llama *l);
 void llama_restarted(struct llama *l, const char *why);
 

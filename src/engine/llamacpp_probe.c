@@ -81,6 +81,14 @@ bool llama_probe_worked(struct probe *p)
     return !stopped;
 }
 
+/* As llama_probe_stop(), of one that requests do not wait for any more. */
+void llama_probe_lost(struct llama *l)
+{
+    if (l->recovering)
+        l->recovering->stopped = true;
+    l->recovering = NULL;
+}
+
 void llama_probe_observe(struct probe *p, const char *why)
 {
     struct llama *l = p->l;
@@ -156,11 +164,25 @@ static void not_llama(struct probe *p)
         leave_alone(p, "/props is not that of a llama-server");
 }
 
+/* There is so much stored that it takes a while: requests do not wait for it. */
+static void serve_meanwhile(struct probe *p)
+{
+    struct llama *l = p->l;
+    l->recovering = p;
+    l->probe = NULL;
+    replica_set_mode(l->r, REPLICA_RECOVERING, "stored blocks are being read");
+    llama_probed(l);
+}
+
 static void on_retry(void *arg)
 {
     struct probe *p = arg;
+    if (p->stopped)
+        return;
     if (p->foreign)
         hand_over(p->l);
+    else if (p->attaching)
+        serve_meanwhile(p);
     else
         go(p, STEP_PROPS);
 }
@@ -397,9 +419,11 @@ static void on_attached(void *arg, size_t n_blocks)
     struct llama *l = p->l;
     if (!llama_probe_worked(p))
         return;
+    const bool served = l->recovering == p;
     l->store_on = true;
     l->failures_in_row = l->retries = 0;
-    llama_probe_stop(l);
+    l->probe = l->recovering = NULL;
+    free_probe(p);
     char beyond[64] = "";
     if (l->window)
         snprintf(beyond, sizeof(beyond), " (beyond its window of %u tokens)", l->window);
@@ -412,7 +436,10 @@ static void on_attached(void *arg, size_t n_blocks)
                                        "begins: --no-cache-idle-slots keeps them"
                                      : "");
     llama_scratch_look(l);
-    llama_probed(l);
+    if (served)
+        llama_pump(l); /* saves */
+    else
+        llama_probed(l);
 }
 
 /* Without the model's file, or its answers, only equal rows prove equal engines. */
@@ -442,7 +469,8 @@ static void attach(struct probe *p)
     l->r->seed = l->fingerprint;
     if (!l->whole) /* those are not shared */
         llama_vouch(store, l->fingerprint, &p->logits);
-    p->working = true;
+    p->working = p->attaching = true;
+    timer_start(&p->retry, LLAMA_RECOVER_MS);
     cache_attach(l->r->cache, l->fingerprint, l->whole ? 0 : l->frame->token_bytes,
                  on_attached, p);
 }

@@ -26,6 +26,7 @@ struct probe {
     struct loop_timer retry;
     bool stopped; /* a worker still has it; freed when it comes back */
     bool working;
+    bool attaching;   /* all is found out: it waits for the stored blocks */
     bool foreign;     /* another driver's business */
     unsigned n_waits; /* for idle slots */
 

@@ -9,7 +9,8 @@
 
 static json_t *replica_json(struct request_target *t)
 {
-    static const char *const modes[] = {"down", "starting", "observe", "store"};
+    static const char *const modes[] = {"down", "starting", "observe", "recovering",
+                                        "store"};
     const struct replica *r = t->replica;
     json_t *o = stats_json(&t->figures), *failures = json_object();
     json_t *skipped = json_object();
@@ -102,9 +103,10 @@ static json_t *redis_json(struct cache *c)
 static json_t *store_json(struct cache *c)
 {
     static const char *const names[] = {
-        "blocks",     "bytes",   "ram_blocks", "ram_bytes",    "disk_blocks",
-        "disk_bytes", "damaged", "missing",    "write_errors", "read_errors",
-        "orphans",    "evicted", "ram_hits",   "disk_hits",    "redis_hits"};
+        "blocks",       "bytes",       "ram_blocks", "ram_bytes",
+        "disk_blocks",  "disk_bytes",  "damaged",    "missing",
+        "write_errors", "read_errors", "orphans",    "evicted",
+        "ram_hits",     "disk_hits",   "redis_hits", "heads_read"};
     struct store_stats s;
     struct tree_stats t;
     store_stats(cache_store(c), &s);
@@ -112,8 +114,9 @@ static json_t *store_json(struct cache *c)
     const uint64_t v[] = {t.blocks,       t.bytes,       s.ram_blocks, s.ram_bytes,
                           s.disk_blocks,  s.disk_bytes,  s.damaged,    s.missing,
                           s.write_errors, s.read_errors, s.orphans,    t.evicted,
-                          s.ram_hits,     s.disk_hits,   s.redis_hits};
+                          s.ram_hits,     s.disk_hits,   s.redis_hits, s.heads_read};
     json_t *o = integers(names, v, sizeof(v) / sizeof(v[0]));
+    json_object_set_new(o, "recovering", json_boolean(cache_recovers(c)));
     json_object_set_new(o, "redis", redis_json(c));
     return o;
 }

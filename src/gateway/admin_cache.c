@@ -200,24 +200,65 @@ static void on_unpin(const struct admin_world *w, struct front_request *rq)
         refuse(rq, 404, "there is no pin of that name: GET /cache lists them");
 }
 
+/* What is about all that is stored waits until it is known what that is. The client may
+ * leave meanwhile; it is done all the same. */
+struct patient {
+    struct cache *cache;
+    struct front_request *rq; /* NULL: gone */
+    char name[80];
+};
+
+static void on_patient_gone(void *arg)
+{
+    struct patient *p = arg;
+    p->rq = NULL;
+}
+
+static void when_recovered(const struct admin_world *w, struct front_request *rq,
+                           const char *name, void (*act)(void *patient))
+{
+    static const struct front_events events = {on_patient_gone, on_client_drained};
+    struct patient *p = mem_zalloc(sizeof(*p));
+    p->cache = w->requests->cache;
+    p->rq = rq;
+    snprintf(p->name, sizeof(p->name), "%s", name);
+    front_set_events(rq, &events, p);
+    cache_when_recovered(p->cache, act, p);
+}
+
+static void drop(void *arg)
+{
+    struct patient *p = arg;
+    size_t n = 0;
+    struct err e = {0};
+    const int rc = cache_drop(p->cache, p->name, &n, &e);
+    if (p->rq && rc == 0)
+        admin_reply(p->rq, 200,
+                    json_pack("{s:s,s:I}", "dropped", p->name, "blocks", (json_int_t)n));
+    else if (p->rq)
+        refuse(p->rq, 404, e.text);
+    free(p);
+}
+
 static void on_drop(const struct admin_world *w, struct front_request *rq)
 {
     char name[80];
-    size_t n = 0;
-    struct err e = {0};
-    if (!pin_name(rq, name, sizeof(name)))
-        return;
-    if (cache_drop(w->requests->cache, name, &n, &e) == 0)
-        admin_reply(rq, 200,
-                    json_pack("{s:s,s:I}", "dropped", name, "blocks", (json_int_t)n));
-    else
-        refuse(rq, 404, e.text);
+    if (pin_name(rq, name, sizeof(name)))
+        when_recovered(w, rq, name, drop);
+}
+
+static void flush(void *arg)
+{
+    struct patient *p = arg;
+    const size_t n = cache_flush(p->cache);
+    if (p->rq)
+        admin_reply(p->rq, 200, json_pack("{s:I}", "blocks", (json_int_t)n));
+    free(p);
 }
 
 static void on_flush(const struct admin_world *w, struct front_request *rq)
 {
-    const size_t n = cache_flush(w->requests->cache);
-    admin_reply(rq, 200, json_pack("{s:I}", "blocks", (json_int_t)n));
+    when_recovered(w, rq, "", flush);
 }
 
 /* ---- the table --------------------------------------------------------------------- */

@@ -275,6 +275,12 @@ static void put_gains(const struct request_world *w, struct buf *out)
     free(all);
 }
 
+/* Numbers that a name once had are kept. */
+static uint64_t mode_number(enum replica_mode m)
+{
+    return m == REPLICA_STORE ? 3 : m == REPLICA_RECOVERING ? 4 : (uint64_t)m;
+}
+
 static void put_replicas(const struct request_world *w, struct buf *out)
 {
     static const struct count_row rows[] = {
@@ -300,10 +306,10 @@ static void put_replicas(const struct request_world *w, struct buf *out)
                       w->targets[k]->replica->n.saves_skipped[i]);
     put_scratch(w, out);
     put_head(out, "incipit_replica_mode", "gauge",
-             "0 down, 1 starting, 2 observe, 3 store.");
+             "0 down, 1 starting, 2 observe, 3 store, 4 recovering.");
     for (size_t k = 0; k < w->n_targets; k++)
         put_value(out, "incipit_replica_mode", w->targets[k]->replica, NULL, NULL,
-                  (uint64_t)w->targets[k]->replica->mode);
+                  mode_number(w->targets[k]->replica->mode));
     put_head(out, "incipit_replica_in_flight", "gauge", "Requests with this replica.");
     for (size_t k = 0; k < w->n_targets; k++)
         put_value(out, "incipit_replica_in_flight", w->targets[k]->replica, NULL, NULL,
@@ -334,6 +340,8 @@ static void put_cache(struct cache *c, struct buf *out)
             s.ram_bytes);
     put_one(out, "incipit_store_disk_bytes", "gauge", "Bytes of blocks on disk.",
             s.disk_bytes);
+    put_one(out, "incipit_store_recovering", "gauge",
+            "1 while what is on disk is not known yet.", cache_recovers(c));
     put_one(out, "incipit_store_damaged_total", "counter", "Blocks put aside as damaged.",
             s.damaged);
     put_one(out, "incipit_store_missing_total", "counter", "Blocks gone when asked for.",

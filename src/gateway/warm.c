@@ -611,8 +611,9 @@ bool warm_is_ready(struct warm *w)
             if (!it->replica)
                 continue;
             const enum replica_mode mode = it->replica->mode;
-            if (is_active(it) || (it->state == PENDING &&
-                                  (mode == REPLICA_STORE || mode == REPLICA_STARTING)))
+            const bool may_run = mode == REPLICA_STORE || mode == REPLICA_STARTING ||
+                                 mode == REPLICA_RECOVERING;
+            if (is_active(it) || (it->state == PENDING && may_run))
                 return false;
         }
     }

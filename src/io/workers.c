@@ -179,6 +179,11 @@ void workers_submit(struct workers *w, void (*run)(void *arg), void (*done)(void
     pthread_mutex_unlock(&w->lock);
 }
 
+unsigned workers_threads(const struct workers *w)
+{
+    return w->n_threads;
+}
+
 unsigned workers_pending(const struct workers *w)
 {
     return w->pending;

@@ -160,7 +160,7 @@ static int take_key(struct import *m, const struct archive_header *h,
                        m->key_file ? "give the key file of the store it came from"
                                    : "export it --with-key and import it into an empty "
                                      "directory");
-    if (m->d->tier.blocks)
+    if (store_dir_has_blocks(m->d))
         return err_set(e, ERR_MISMATCH,
                        "%s has blocks and another key than the archive: import into an "
                        "empty directory",

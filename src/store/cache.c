@@ -29,6 +29,7 @@ struct cache *cache_open(const struct cache_options *o, struct workers *w, struc
     struct cache *c = mem_zalloc(sizeof(*c));
     c->o = *o;
     c->workers = w;
+    list_init(&c->waiting);
     struct store_options so = o->store;
     if (!so.dir) /* what goes is for the tree to say, which knows what is pinned */
         so.ram_bytes = UINT64_MAX;
@@ -70,6 +71,7 @@ void cache_close(struct cache *c)
 
 void cache_part(struct cache *c)
 {
+    c->parted = true;
     store_part(c->store);
 }
 
@@ -203,6 +205,41 @@ static bool claim_block(void *arg, struct tree_block *b, size_t depth)
     return true;
 }
 
+/*
+ * Bytes that are free for certain. While the directory is counted that is nothing; while
+ * a model is read it is what all its files, what is in the tree and what is foreign leave
+ * of the budget.
+ */
+static uint64_t free_for_certain(struct cache *c)
+{
+    struct tree_stats t;
+    tree_stats(c->tree, &t);
+    uint64_t taken = t.bytes + store_foreign_bytes(c->store);
+    if (!c->o.max_bytes)
+        return UINT64_MAX;
+    if (!store_counted(c->store))
+        return 0;
+    for (size_t i = 0; i < c->n_models; i++)
+        if (c->models[i].recovery)
+            taken += store_found_bytes(c->store, c->models[i].fingerprint);
+    return taken < c->o.max_bytes ? c->o.max_bytes - taken : 0;
+}
+
+/* What is new takes only such room until it is known what was used least recently: else
+ * there would be too much, or the wrong blocks would go. */
+static void take_free_room_only(struct cache *c, struct tree_sequence *s)
+{
+    const size_t known = tree_match(c->tree, s->chain, s->n, s->tokens, NULL);
+    const uint64_t block_bytes = s->token_bytes * c->o.block_tokens;
+    const uint64_t blocks = free_for_certain(c) / (block_bytes ? block_bytes : 1);
+    const size_t wanted = s->n - known + (s->tail_tokens > 0);
+    if (wanted <= blocks)
+        return;
+    s->tail_tokens = 0;
+    if (s->n - known > blocks)
+        s->n = known + (size_t)blocks;
+}
+
 size_t cache_insert(struct cache *c, struct hash128 fingerprint,
                     const struct tree_sequence *s, struct tree_mark *m)
 {
@@ -210,6 +247,8 @@ size_t cache_insert(struct cache *c, struct hash128 fingerprint,
     assert(model); /* attached before */
     struct tree_sequence own = *s;
     own.order = cache_order_of(c, s->owner, model);
+    if (!store_counted(c->store) || cache_models_recover(c))
+        take_free_room_only(c, &own);
     const size_t n_new = tree_insert(c->tree, &own, m);
     tree_walk(c->tree, m, claim_block, &model);
     tree_pin(c->tree, m);
@@ -237,6 +276,11 @@ void cache_make_room(struct cache *c, struct hash128 fingerprint)
     struct tree_stats t;
     const uint64_t foreign = store_foreign_bytes(c->store), most = c->o.max_bytes;
     tree_stats(c->tree, &t);
+    if (!store_counted(c->store) && most) { /* then it is seen whether it is too much */
+        c->foreign_kept = t.bytes < most ? most - t.bytes : 0;
+        store_prune_foreign(c->store, fingerprint, c->foreign_kept);
+        return;
+    }
     if (!foreign || t.bytes + foreign <= most || !most || foreign > c->foreign_kept)
         return; /* the last: that pruning is still under way */
     /* Some more than needed, since pruning goes through the directory. */

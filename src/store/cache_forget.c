@@ -133,28 +133,23 @@ static size_t forget_blocks(struct forgetting *f)
     return n;
 }
 
-static bool recovers(const struct cache *c)
-{
-    for (size_t i = 0; i < c->n_models; i++)
-        if (c->models[i].recovery)
-            return true;
-    return false;
-}
-
 static void turn(void *arg)
 {
     struct forgetting *f = arg;
     size_t prompts = 0, blocks = 0;
-    bool wait = recovers(f->c);
-    if (!wait && f->v && !f->placed)
+    if (cache_recovers(f->c)) { /* another one has begun */
+        cache_when_recovered(f->c, turn, f);
+        return;
+    }
+    if (f->v && !f->placed)
         find_place(f);
     f->c->forgetting = true;
-    if (!wait && !(prompts = forget_prompts(f)))
+    if (!(prompts = forget_prompts(f)))
         blocks = forget_blocks(f);
     f->c->forgetting = false;
     f->prompts += prompts;
     f->blocks += blocks;
-    if (wait || prompts || blocks)
+    if (prompts || blocks)
         workers_submit(f->c->workers, nothing, turn, f);
     else
         forget_lines(f);
@@ -176,5 +171,5 @@ void cache_forget(struct cache *c, const struct cache_forget *what, cache_forget
     }
     if (f->tenant == CACHE_EVERYBODY)
         store_prune_foreign(c->store, (struct hash128){0, 0}, 0);
-    workers_submit(c->workers, nothing, turn, f);
+    cache_when_recovered(c, turn, f);
 }

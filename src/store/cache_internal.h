@@ -7,9 +7,8 @@
  *
  *     cache.c         opening, reading, writing    cache_recover.c  after a restart
  *     cache_policy.c  how long blocks stay         cache_clock.c    what time it is
+ *     cache_pins.c    what stays                   cache_pinfile.c  its file
  *     cache_forget.c  what is to be forgotten
- *     cache.c          opening, reading, writing        cache_recover.c  after a restart
- *     cache_pins.c     what stays                       cache_pinfile.c  its file
  */
 
 #include "base/buf.h"
@@ -75,6 +74,7 @@ struct cache_pin {
     size_t n_blocks;     /* that it should have */
     uint32_t tokens;     /* in these */
     uint64_t hits;
+    size_t phase;            /* of its model's recovery that was here last */
     struct prompt_record *v; /* one a piece */
     size_t n;
 };
@@ -98,6 +98,8 @@ struct cache {
     struct cache_model *models; /* number n is models[n - 1] */
     size_t n_models;
     uint64_t foreign_kept; /* what pruning was told to leave, the last time */
+    bool parted;           /* about to be closed */
+    struct list waiting;   /* for all recoveries to be over */
     struct cache_share_stats shared;
     bool forgetting; /* blocks that go now go from the shared tier as well */
     struct cache_clock clock;
@@ -124,6 +126,11 @@ bool cache_is_whole(const struct cache *c, uint32_t model); /* its blocks are st
 
 /* Foreign blocks go where ours need their room in the budget. */
 void cache_make_room(struct cache *c, struct hash128 fingerprint);
+
+bool cache_models_recover(const struct cache *c);
+
+/* A recovery is over: who waits for that. */
+void cache_recovered(struct cache *c);
 
 /* A block of this model was evicted while its recovery was under way. */
 void cache_recovery_evicted(struct cache_recovery *a, struct hash128 hash);

@@ -5,7 +5,7 @@
  * After a restart: the blocks of a fingerprint go back into the tree, leaf by leaf, each
  * with all before it, and the prompts of `prompts.log` find their places again.
  *
- *     worker: heads of files ──► list ──► worker: prompts.log ──► phases ──► done
+ *     workers: heads of files ──► list ──► worker: prompts.log ──► phases ──► done
  *
  * There may be a million blocks and requests to serve beside them, so each phase goes
  * through the list in bounded turns of the loop. What has room is chosen first, from the
@@ -187,13 +187,18 @@ static size_t choose(struct cache_recovery *a)
     return a->at == a->n ? 0 : keep_path(a, a->n - ++a->at);
 }
 
+/* One that this phase has not seen. Pins may be taken away between two turns, so a number
+ * would not tell where it was. */
 static struct cache_pin *next_pin(struct cache_recovery *a)
 {
     struct cache *c = a->c;
-    while (a->at < c->pins.n) {
-        struct cache_pin *p = c->pins.v[a->at++];
-        if (hash128_eq(p->fingerprint, c->models[a->model - 1].fingerprint))
+    for (size_t i = 0; i < c->pins.n; i++) {
+        struct cache_pin *p = c->pins.v[i];
+        if (p->phase != a->phase &&
+            hash128_eq(p->fingerprint, c->models[a->model - 1].fingerprint)) {
+            p->phase = a->phase;
             return p;
+        }
     }
     return NULL;
 }
@@ -409,45 +414,59 @@ static size_t tell(struct cache_recovery *a)
         w->done(w->arg, (size_t)ts.blocks);
         free(w);
     }
+    cache_recovered(a->c);
     return 0;
 }
 
-static size_t let_go(struct cache_recovery *a)
-{
-    if (a->at == a->n)
-        return 0;
-    free(a->v[a->at++].tokens);
-    return 1;
-}
-
-static const phase_fn phases[] = {
-    fill_table,        link_parent, choose_pin,   choose,    put_in_pin, put_in,
-    fill_prompt_table, lend_place,  place_prompt, place_pin, tell,       let_go};
+static const phase_fn phases[] = {NULL /* what a pin has seen before the first one */,
+                                  fill_table,
+                                  link_parent,
+                                  choose_pin,
+                                  choose,
+                                  put_in_pin,
+                                  put_in,
+                                  fill_prompt_table,
+                                  lend_place,
+                                  place_prompt,
+                                  place_pin,
+                                  tell};
+#define LAST_PHASE (sizeof(phases) / sizeof(phases[0]) - 1)
 
 static void nothing(void *arg)
 {
     (void)arg;
 }
 
+/* On a worker: freeing the memory of a million blocks takes its time. */
+static void run_free(void *arg)
+{
+    struct cache_recovery *a = arg;
+    for (size_t i = 0; i < a->n; i++)
+        free(a->v[i].tokens);
+    free(a->v);
+    free(a->table);
+    free(a->prompt_table);
+    free(a->prompts);
+    free(a);
+}
+
 static void turn(void *arg)
 {
     struct cache_recovery *a = arg;
-    for (size_t work = 0; work < TURN_WORK;) {
+    if (a->c->parted) /* nobody will ask for it */
+        a->phase = LAST_PHASE;
+    for (size_t work = 0; work < TURN_WORK && a->phase <= LAST_PHASE;) {
         const size_t cost = phases[a->phase](a);
         work += cost;
-        if (cost)
-            continue;
-        a->at = 0;
-        if (++a->phase == sizeof(phases) / sizeof(phases[0])) {
-            free(a->v);
-            free(a->table);
-            free(a->prompt_table);
-            free(a->prompts);
-            free(a);
-            return;
+        if (!cost) {
+            a->at = 0;
+            a->phase++;
         }
     }
-    workers_submit(a->c->workers, nothing, turn, a);
+    if (a->phase <= LAST_PHASE)
+        workers_submit(a->c->workers, nothing, turn, a);
+    else
+        workers_submit(a->c->workers, run_free, nothing, a);
 }
 
 /* ---- reading ----------------------------------------------------------------------- */
@@ -508,6 +527,7 @@ static struct cache_recovery *start(struct cache *c, struct hash128 fingerprint,
 {
     struct cache_recovery *a = mem_zalloc(sizeof(*a));
     a->c = c;
+    a->phase = 1;
     a->model = add_model(c, fingerprint, token_bytes);
     a->room_blocks = c->o.max_blocks ? c->o.max_blocks : UINT64_MAX;
     a->room_bytes = c->o.max_bytes ? c->o.max_bytes : UINT64_MAX;
@@ -518,6 +538,70 @@ static struct cache_recovery *start(struct cache *c, struct hash128 fingerprint,
     store_scan(c->store, fingerprint, on_found, a);
     return a;
 }
+
+/* ---- who waits for all of it ------------------------------------------------------- */
+
+struct patient {
+    struct list link;
+    struct cache *c;
+    void (*cb)(void *arg);
+    void *arg;
+};
+
+bool cache_models_recover(const struct cache *c)
+{
+    for (size_t i = 0; i < c->n_models; i++)
+        if (c->models[i].recovery)
+            return true;
+    return false;
+}
+
+bool cache_recovers(const struct cache *c)
+{
+    return cache_models_recover(c) || store_recovers(c->store);
+}
+
+static void look_again(void *arg)
+{
+    struct patient *p = arg;
+    if (cache_models_recover(p->c)) {
+        list_push_back(&p->c->waiting, &p->link);
+    } else if (store_recovers(p->c->store)) {
+        store_when_recovered(p->c->store, look_again, p);
+    } else {
+        p->cb(p->arg);
+        free(p);
+    }
+}
+
+void cache_recovered(struct cache *c)
+{
+    struct list all;
+    list_init(&all);
+    while (!cache_models_recover(c) && !list_empty(&c->waiting)) {
+        struct list *it = c->waiting.next;
+        list_del(it);
+        list_push_back(&all, it);
+    }
+    while (!list_empty(&all)) {
+        struct list *it = all.next;
+        list_del(it);
+        workers_submit(c->workers, nothing, look_again,
+                       LIST_ENTRY(it, struct patient, link));
+    }
+}
+
+void cache_when_recovered(struct cache *c, void (*cb)(void *arg), void *arg)
+{
+    struct patient *p = mem_zalloc(sizeof(*p));
+    list_init(&p->link);
+    p->c = c;
+    p->cb = cb;
+    p->arg = arg;
+    workers_submit(c->workers, nothing, look_again, p);
+}
+
+/* ---- attaching --------------------------------------------------------------------- */
 
 void cache_attach(struct cache *c, struct hash128 fingerprint, uint64_t token_bytes,
                   void (*done)(void *arg, size_t n_blocks), void *arg)

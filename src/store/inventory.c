@@ -32,7 +32,8 @@ static void read_head(struct reader *r, int shard, const struct store_name *name
 {
     struct inventory *v = r->v;
     struct store_head h;
-    const int rc = store_scan_head(shard, name, st, r->bytes, &h, NULL);
+    struct stat again;
+    const int rc = store_scan_head(shard, name, r->bytes, &h, &again, NULL);
     if (rc == ERR_NOT_FOUND)
         return;
     if (rc) {

@@ -27,7 +27,6 @@
 #include "base/mem.h"
 #include "store_redis.h"
 
-#define SCAN_BATCH 256 /* blocks told in one turn of the loop */
 #define MAX_NOTE_BYTES 4096
 
 struct note {
@@ -91,6 +90,7 @@ struct store *store_open(const struct store_options *o, struct workers *w, struc
     s->workers = w;
     s->lanes.workers = w;
     list_init(&s->notes);
+    list_init(&s->when_done);
     s->dir = o->dir ? store_dir_open(o->dir, e) : NULL;
     s->slow = s->dir ? &s->dir->tier : NULL;
     s->ram = store_ram_open(o->ram_bytes);
@@ -100,6 +100,8 @@ struct store *store_open(const struct store_options *o, struct workers *w, struc
     }
     if (o->redis.where)
         s->redis = store_redis_open(&o->redis, w, on_missing, s);
+    if (s->dir)
+        store_recover_start(s);
     return s;
 }
 
@@ -107,6 +109,8 @@ void store_part(struct store *s)
 {
     store_redis_close(s->redis);
     s->redis = NULL;
+    if (s->dir)
+        s->dir->stopped = true;
 }
 
 bool store_busy(const struct store *s)
@@ -127,7 +131,7 @@ void store_close(struct store *s)
     if (!s)
         return;
     store_part(s);
-    assert(s->lanes.map.n == 0); /* the workers were flushed */
+    assert(s->lanes.map.n == 0 && s->walks == 0); /* the workers were flushed */
     store_map_free(&s->lanes.map);
     while (!list_empty(&s->notes))
         free_note(LIST_ENTRY(s->notes.next, struct note, link));
@@ -140,63 +144,6 @@ void store_close(struct store *s)
 const unsigned char *store_key(const struct store *s)
 {
     return s->key;
-}
-
-/* ---- foreign blocks ---------------------------------------------------------------- */
-
-void store_claim(struct store *s, struct hash128 fingerprint)
-{
-    for (size_t i = 0; s->dir && i < s->dir->n_folders; i++)
-        if (hash128_eq(s->dir->folders[i].fingerprint, fingerprint))
-            s->dir->folders[i].claimed = true;
-}
-
-uint64_t store_foreign_bytes(const struct store *s)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; s->dir && i < s->dir->n_folders; i++)
-        bytes += s->dir->folders[i].claimed ? 0 : s->dir->folders[i].bytes;
-    return bytes;
-}
-
-struct prune {
-    struct store *s;
-    struct store_folder *folders;
-    size_t n;
-    uint64_t keep_bytes;
-};
-
-static void run_prune(void *arg)
-{
-    struct prune *p = arg;
-    store_scan_prune(p->s->dir, p->folders, p->n, p->keep_bytes);
-}
-
-static void on_pruned(void *arg)
-{
-    struct prune *p = arg;
-    struct store_dir *d = p->s->dir;
-    for (size_t i = 0; i < p->n; i++)
-        for (size_t j = 0; j < d->n_folders; j++)
-            if (hash128_eq(d->folders[j].fingerprint, p->folders[i].fingerprint))
-                d->folders[j].bytes = p->folders[i].bytes;
-    free(p->folders);
-    free(p);
-}
-
-void store_prune_foreign(struct store *s, struct hash128 fingerprint, uint64_t keep_bytes)
-{
-    if (!s->dir)
-        return;
-    struct prune *p = mem_zalloc(sizeof *p);
-    store_claim(s, fingerprint);
-    p->s = s;
-    p->keep_bytes = keep_bytes;
-    p->folders = mem_array(s->dir->n_folders + 1, sizeof *p->folders);
-    for (size_t i = 0; i < s->dir->n_folders; i++)
-        if (!s->dir->folders[i].claimed)
-            p->folders[p->n++] = s->dir->folders[i];
-    workers_submit(s->workers, run_prune, on_pruned, p);
 }
 
 /* ---- dropping ---------------------------------------------------------------------- */
@@ -242,52 +189,6 @@ void store_forget(struct store *s, struct hash128 fingerprint, struct hash128 ha
         return;
     store_redis_delete(s->redis, STORE_REDIS_BLOCK, &name);
     store_redis_delete(s->redis, STORE_REDIS_SEQUENCE, &name);
-}
-
-/* ---- recovery ---------------------------------------------------------------------- */
-
-struct scan {
-    struct store *s;
-    struct hash128 fingerprint;
-    struct store_scan_list list;
-    size_t told;
-    store_scan_cb cb;
-    void *arg;
-};
-
-static void run_scan(void *arg)
-{
-    struct scan *c = arg;
-    if (c->s->dir)
-        store_scan_read(c->s->dir, c->fingerprint, &c->list);
-}
-
-static void tell_some(void *arg)
-{
-    struct scan *c = arg;
-    for (int i = 0; i < SCAN_BATCH && c->told < c->list.n_order; i++) {
-        struct store_found *f = c->list.order[c->told++];
-        const struct store_block b = {
-            .head = f->head, .tokens = f->tokens, .used_s = f->used_ns / 1000000000};
-        c->cb(c->arg, &b);
-        free(f->tokens); /* now: there may be a million of them */
-        f->tokens = NULL;
-    }
-    if (c->told < c->list.n_order) {
-        store_defer(c->s, tell_some, c);
-        return;
-    }
-    c->cb(c->arg, NULL);
-    store_scan_free(&c->list);
-    free(c);
-}
-
-void store_scan(struct store *s, struct hash128 fingerprint, store_scan_cb cb, void *arg)
-{
-    struct scan *c = mem_zalloc(sizeof *c);
-    *c = (struct scan){.s = s, .fingerprint = fingerprint, .cb = cb, .arg = arg};
-    store_claim(s, fingerprint);
-    workers_submit(s->workers, run_scan, tell_some, c);
 }
 
 /* ---- notes ------------------------------------------------------------------------- */
@@ -351,6 +252,8 @@ void store_stats(const struct store *s, struct store_stats *out)
     out->disk_bytes = s->dir->tier.bytes;
     out->damaged += s->dir->n_damaged;
     out->orphans = s->dir->n_orphans;
+    out->heads_read = s->dir->n_heads;
+    out->counting = !s->dir->counted;
 }
 
 void store_redis_stats(const struct store *s, struct store_redis_stats *out)

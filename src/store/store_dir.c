@@ -9,7 +9,7 @@
  *     DIR/blocks/FINGERPRINT/HH/HASH.kv
  *     DIR/damaged/                  what did not check out, for a person to look at
  *     DIR/notes/NAME                small values
- *     DIR/tmp/                      files being written; emptied when we start
+ *     DIR/tmp/                      files being written; a start removes older ones
  *
  * HH are the first two digits of HASH, so that no folder gets a hundred thousand files.
  * A file appears under its name when it is complete and on disk, and is never changed.
@@ -17,7 +17,6 @@
  * survive a restart, and no index has to be kept in step with the files.
  */
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -63,12 +62,6 @@ static int open_shard(const struct store_dir *d, const struct store_name *name, 
 
 /* ---- taking files away ------------------------------------------------------------- */
 
-static void count_out(struct store_dir *d, uint64_t bytes)
-{
-    d->tier.blocks--;
-    d->tier.bytes -= bytes;
-}
-
 static uint64_t size_of(int folder, const char *file)
 {
     struct stat st;
@@ -111,14 +104,16 @@ bool store_dir_unlink(struct store_dir *d, int shard, const struct store_name *n
 {
     char file[STORE_FILE_HASH];
     file_name(name, file);
+    const struct store_hold hold = store_count_hold(d, name);
     const uint64_t bytes = size_of(shard, file);
-    if (unlinkat(shard, file, 0) == 0) {
-        count_out(d, bytes);
-        return true;
-    }
-    if (errno != ENOENT && errno != EISDIR)
+    const bool gone = unlinkat(shard, file, 0) == 0;
+    const int why = errno;
+    if (gone && hold.counts)
+        store_count_remove(d, bytes);
+    store_count_release(&hold);
+    if (!gone && why != ENOENT && why != EISDIR)
         add_undone(d, name);
-    return false;
+    return gone;
 }
 
 void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name *name,
@@ -127,14 +122,16 @@ void store_dir_set_aside(struct store_dir *d, int shard, const struct store_name
     char file[STORE_FILE_HASH], hex[HASH128_HEX], aside[HASH128_HEX + STORE_FILE_HASH];
     file_name(name, file);
     snprintf(aside, sizeof aside, "%s-%s", hash128_hex(name->fingerprint, hex), file);
+    const struct store_hold hold = store_count_hold(d, name);
     const uint64_t bytes = size_of(shard, file);
     bool gone = false;
     if (atomic_fetch_add(&d->n_kept, 1) < KEEP_DAMAGED)
         gone = renameat(shard, file, d->damaged, aside) == 0;
     if (!gone)
         gone = unlinkat(shard, file, 0) == 0;
-    if (gone)
-        count_out(d, bytes);
+    if (gone && hold.counts)
+        store_count_remove(d, bytes);
+    store_count_release(&hold);
     d->n_damaged++;
     log_event(LOG_WARN, "block-damaged", "file", "%s", aside, "why", "%s", why, NULL);
 }
@@ -219,30 +216,44 @@ static void touch_file(int folder, const char *file, const struct stat *st)
         utimensat(folder, file, now, AT_SYMLINK_NOFOLLOW);
 }
 
-static bool write_block(struct store_dir *d, int shard, const char *file,
-                        const struct store_block *b)
+/* The new file gets its name, and counts; so did what had the name before. */
+static bool name_block(struct store_dir *d, const struct store_name *name,
+                       const struct store_file_target *t, uint64_t size)
+{
+    struct stat old;
+    const struct store_hold hold = store_count_hold(d, name);
+    const bool there = fstatat(t->to, t->name, &old, AT_SYMLINK_NOFOLLOW) == 0;
+    const bool ok = store_file_move(t);
+    const int why = errno;
+    if (ok && there && hold.counts)
+        store_count_remove(d, S_ISREG(old.st_mode) ? (uint64_t)old.st_size : 0);
+    if (ok && hold.counts)
+        store_count_add(d, size);
+    store_count_release(&hold);
+    errno = why;
+    return ok;
+}
+
+static bool write_block(struct store_dir *d, const struct store_name *name, int shard,
+                        const char *file, const struct store_block *b)
 {
     const struct store_file_target target = {
         .tmp = d->tmp,
         .to = shard,
         .name = file,
+        .life = d->life,
         .number = atomic_fetch_add(&d->next_file, 1),
         .sync = true,
     };
     struct stat old;
     const uint64_t size = store_block_bytes(&b->head);
-    const bool there = fstatat(shard, file, &old, AT_SYMLINK_NOFOLLOW) == 0;
-    if (there && S_ISREG(old.st_mode) && (uint64_t)old.st_size == size) {
+    if (fstatat(shard, file, &old, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(old.st_mode) &&
+        (uint64_t)old.st_size == size) {
         touch_file(shard, file, &old);
         return true;
     }
-    if (!store_file_write(&target, store_block_file(b)))
-        return false;
-    if (there) /* something else had the name: it was counted if it was a file */
-        count_out(d, S_ISREG(old.st_mode) ? (uint64_t)old.st_size : 0);
-    d->tier.blocks++;
-    d->tier.bytes += size;
-    return true;
+    return store_file_make(&target, store_block_file(b)) &&
+           name_block(d, name, &target, size);
 }
 
 static bool put_in_shard(struct store_dir *d, const struct store_name *name,
@@ -253,7 +264,7 @@ static bool put_in_shard(struct store_dir *d, const struct store_name *name,
     if (shard < 0)
         return false;
     file_name(name, file);
-    const bool ok = write_block(d, shard, file, b);
+    const bool ok = write_block(d, name, shard, file, b);
     const int why = errno;
     close(shard);
     errno = why;
@@ -416,6 +427,7 @@ void store_dir_note_set(struct store_dir *d, const char *name, const char *value
         .tmp = d->tmp,
         .to = d->notes,
         .name = name,
+        .life = d->life,
         .number = atomic_fetch_add(&d->next_file, 1),
     };
     if (!store_file_write(&target, slice_of(value)))
@@ -492,7 +504,7 @@ static int open_folders(struct store_dir *d, struct err *e)
 static int write_key(struct store_dir *d, struct err *e)
 {
     const struct store_file_target target = {
-        .tmp = d->tmp, .to = d->root, .name = "key", .sync = true};
+        .tmp = d->tmp, .to = d->root, .name = "key", .life = d->life, .sync = true};
     if (!store_file_write(&target, slice_make((const char *)d->key, sizeof d->key)) ||
         fsync(d->root) != 0)
         return err_errno(e, "cannot write %s/key", d->path);
@@ -537,9 +549,26 @@ static int load_key(struct store_dir *d, struct err *e)
 int store_dir_adopt_key(struct store_dir *d, const unsigned char key[CHAIN_KEY_BYTES],
                         struct err *e)
 {
-    assert(d->tier.blocks == 0);
     memcpy(d->key, key, sizeof d->key);
     return write_key(d, e);
+}
+
+static void see_block(void *arg, int shard, const struct store_name *name,
+                      const struct stat *st)
+{
+    bool *seen = arg;
+    (void)shard;
+    (void)name;
+    (void)st;
+    *seen = true;
+}
+
+bool store_dir_has_blocks(struct store_dir *d)
+{
+    bool seen = false;
+    for (size_t i = 0; i < d->n_folders && !seen; i++)
+        store_scan_files(d->blocks, d->folders[i].fingerprint, see_block, &seen);
+    return seen;
 }
 
 static void count_kept(void *arg, int folder, const char *name)
@@ -558,26 +587,38 @@ static void dir_close(struct store_tier *t)
         if (fds[i] >= 0)
             close(fds[i]);
     pthread_mutex_destroy(&d->mutex);
-    free(d->folders);
+    store_count_free(d);
     free(d->path);
     free(d);
 }
 
+/* Names in tmp/ that no other life has given, so that what those have left can be removed
+ * while this one writes. */
+static int choose_life(struct store_dir *d, struct err *e)
+{
+    uint64_t life;
+    if (getrandom(&life, sizeof life, 0) != sizeof life)
+        return err_errno(e, "no random bytes for a name");
+    snprintf(d->life, sizeof d->life, "%016llx-", (unsigned long long)life);
+    return 0;
+}
+
+/* Nothing here goes through the blocks: there may be a million. */
 static int open_all(struct store_dir *d, struct err *e)
 {
-    struct timespec now;
     int rc = open_root(d, e);
     if (!rc)
         rc = take_lock(d, e);
     if (!rc)
         rc = open_folders(d, e);
+    if (!rc)
+        rc = choose_life(d, e);
     if (rc)
         return rc;
-    store_file_clear(d->tmp); /* left over from a crash */
+    if (!store_file_now(d->lock, &d->opened_ns))
+        return err_errno(e, "cannot tell the time of %s/lock", d->path);
     store_file_each(d->damaged, count_kept, d);
-    store_scan_folders(d);
-    clock_gettime(CLOCK_REALTIME_COARSE, &now); /* the one that file times come from */
-    d->opened_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+    store_count_folders(d);
     return load_key(d, e);
 }
 
@@ -594,6 +635,7 @@ struct store_dir *store_dir_open(const char *path, struct err *e)
     d->tier.ops = &ops;
     d->path = mem_strdup(path);
     pthread_mutex_init(&d->mutex, NULL);
+    store_count_init(d);
     d->root = d->lock = d->blocks = d->tmp = d->damaged = d->notes = -1;
     d->next_file = 1; /* 0 is the key's */
     if (open_all(d, e)) {

@@ -32,6 +32,11 @@ int store_file_folder(int at, const char *name, bool make)
     return fd;
 }
 
+bool store_file_is_no_folder(int why)
+{
+    return why == ENOENT || why == ENOTDIR || why == ELOOP;
+}
+
 static ssize_t read_some(int fd, void *out, size_t n)
 {
     ssize_t got;
@@ -41,19 +46,23 @@ static ssize_t read_some(int fd, void *out, size_t n)
     return got;
 }
 
-bool store_file_read(int fd, void *out, size_t n)
+size_t store_file_read_some(int fd, void *out, size_t n, size_t most)
 {
-    char *p = out;
-    while (n > 0) {
-        const ssize_t got = read_some(fd, p, n);
+    size_t have = 0;
+    while (have < n) {
+        const ssize_t got = read_some(fd, (char *)out + have, most - have);
         if (got <= 0) {
             errno = got < 0 ? errno : ENODATA;
-            return false;
+            return 0;
         }
-        p += got;
-        n -= (size_t)got;
+        have += (size_t)got;
     }
-    return true;
+    return have;
+}
+
+bool store_file_read(int fd, void *out, size_t n)
+{
+    return n == 0 || store_file_read_some(fd, out, n, n) > 0;
 }
 
 int store_file_read_failed(struct err *e)
@@ -93,10 +102,24 @@ static bool write_all(int fd, struct slice bytes)
     return true;
 }
 
-bool store_file_write(const struct store_file_target *t, struct slice bytes)
+static void tmp_name(const struct store_file_target *t, char out[48])
 {
-    char name[32];
-    snprintf(name, sizeof name, "w%llu", (unsigned long long)t->number);
+    snprintf(out, 48, "%s%llu", t->life, (unsigned long long)t->number);
+}
+
+/* On failure nothing is left of it. */
+static bool undo(const struct store_file_target *t, const char *name)
+{
+    const int why = errno;
+    unlinkat(t->tmp, name, 0);
+    errno = why;
+    return false;
+}
+
+bool store_file_make(const struct store_file_target *t, struct slice bytes)
+{
+    char name[48];
+    tmp_name(t, name);
     const int fd =
         openat(t->tmp, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -108,14 +131,20 @@ bool store_file_write(const struct store_file_target *t, struct slice bytes)
         ok = false;
         why = errno;
     }
-    if (ok && renameat(t->tmp, name, t->to, t->name) != 0) {
-        ok = false;
-        why = errno;
-    }
-    if (!ok)
-        unlinkat(t->tmp, name, 0);
     errno = why;
-    return ok;
+    return ok || undo(t, name);
+}
+
+bool store_file_move(const struct store_file_target *t)
+{
+    char name[48];
+    tmp_name(t, name);
+    return renameat(t->tmp, name, t->to, t->name) == 0 || undo(t, name);
+}
+
+bool store_file_write(const struct store_file_target *t, struct slice bytes)
+{
+    return store_file_make(t, bytes) && store_file_move(t);
 }
 
 bool store_file_each(int folder, store_file_fn fn, void *arg)
@@ -137,13 +166,30 @@ bool store_file_each(int folder, store_file_fn fn, void *arg)
     return all;
 }
 
+struct clearing {
+    const char *except;
+};
+
 static void remove_file(void *arg, int folder, const char *name)
 {
-    (void)arg;
-    unlinkat(folder, name, 0);
+    const struct clearing *c = arg;
+    if (strncmp(name, c->except, strlen(c->except)) != 0)
+        unlinkat(folder, name, 0);
 }
 
-void store_file_clear(int folder)
+void store_file_clear(int folder, const char *except)
 {
-    store_file_each(folder, remove_file, NULL);
+    struct clearing c = {except};
+    store_file_each(folder, remove_file, &c);
+}
+
+/* A file system may give finer times to what somebody has looked at: hence the first
+ * look. */
+bool store_file_now(int fd, int64_t *ns)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || futimens(fd, NULL) != 0 || fstat(fd, &st) != 0)
+        return false;
+    *ns = st.st_ctim.tv_sec * 1000000000LL + st.st_ctim.tv_nsec;
+    return true;
 }

@@ -2,8 +2,8 @@
 #include "store_internal.h"
 
 /*
- * Going through the directory: what is there when we open it, what a recovery can use,
- * what may go because nobody here knows its fingerprint.
+ * Going through the directory: what a recovery can use, what may go because nobody here
+ * knows its fingerprint.
  *
  * A recovery tells parents before children and otherwise the least recently used first.
  * These two pull in different directions (a parent is used whenever a child is, so it is
@@ -31,136 +31,82 @@ static int64_t ns_of(struct timespec t)
 
 /* ---- all files of a fingerprint ---------------------------------------------------- */
 
-struct walk {
+struct pass {
     struct hash128 fingerprint;
     store_scan_fn fn;
     void *arg;
-    char shard[4];
+    unsigned shard;
     bool unseen; /* a part could not be looked at */
 };
 
-/* "<32 hex>.kv", in the folder that belongs to it; other names are not ours. */
-static bool parse_file_name(const char *file, struct hash128 *hash)
-{
-    char hex[HASH128_HEX], again[HASH128_HEX];
-    if (strlen(file) != STORE_FILE_HASH - 1 || strcmp(file + HASH128_HEX - 1, ".kv") != 0)
-        return false;
-    memcpy(hex, file, HASH128_HEX - 1);
-    hex[HASH128_HEX - 1] = '\0';
-    return hash128_parse(hex, hash) && strcmp(hash128_hex(*hash, again), hex) == 0;
-}
-
 static void on_file(void *arg, int shard, const char *file)
 {
-    struct walk *w = arg;
-    struct store_name name = {.fingerprint = w->fingerprint};
+    struct pass *p = arg;
+    struct store_name name = {.fingerprint = p->fingerprint};
     struct stat st;
-    if (!parse_file_name(file, &name.hash) || strncmp(file, w->shard, 2) != 0)
+    if (!store_walk_parse(file, p->shard, &name.hash))
         return;
     if (fstatat(shard, file, &st, AT_SYMLINK_NOFOLLOW) == 0)
-        w->fn(w->arg, shard, &name, &st);
+        p->fn(p->arg, shard, &name, &st);
     else if (errno != ENOENT)
-        w->unseen = true;
-}
-
-/* Nothing of ours is there, or a link or a file in its place. */
-static bool is_no_folder(int why)
-{
-    return why == ENOENT || why == ENOTDIR || why == ELOOP;
+        p->unseen = true;
 }
 
 static void on_shard(void *arg, int folder, const char *name)
 {
-    struct walk *w = arg;
-    if (strlen(name) != 2)
+    struct pass *p = arg;
+    char own[3];
+    p->shard = (unsigned)strtoul(name, NULL, 16);
+    snprintf(own, sizeof own, "%02x", p->shard & 0xff);
+    if (strcmp(own, name) != 0)
         return;
     const int shard = store_file_folder(folder, name, false);
     if (shard < 0) {
-        w->unseen |= !is_no_folder(errno);
+        p->unseen |= !store_file_is_no_folder(errno);
         return;
     }
-    memcpy(w->shard, name, 3);
-    w->unseen |= !store_file_each(shard, on_file, arg);
+    p->unseen |= !store_file_each(shard, on_file, arg);
     close(shard);
 }
 
 bool store_scan_files(int blocks, struct hash128 fingerprint, store_scan_fn fn, void *arg)
 {
-    struct walk w = {.fingerprint = fingerprint, .fn = fn, .arg = arg};
+    struct pass p = {.fingerprint = fingerprint, .fn = fn, .arg = arg};
     char hex[HASH128_HEX];
     const int folder = store_file_folder(blocks, hash128_hex(fingerprint, hex), false);
     if (folder < 0)
-        return is_no_folder(errno);
-    w.unseen |= !store_file_each(folder, on_shard, &w);
+        return store_file_is_no_folder(errno);
+    p.unseen |= !store_file_each(folder, on_shard, &p);
     close(folder);
-    return !w.unseen;
-}
-
-/* ---- what is there when we open ---------------------------------------------------- */
-
-struct usage {
-    uint64_t blocks, bytes;
-};
-
-static void count_file(void *arg, int shard, const struct store_name *name,
-                       const struct stat *st)
-{
-    struct usage *u = arg;
-    (void)shard;
-    (void)name;
-    u->blocks++;
-    u->bytes += S_ISREG(st->st_mode) ? (uint64_t)st->st_size : 0;
-}
-
-static void on_folder(void *arg, int blocks, const char *name)
-{
-    struct store_dir *d = arg;
-    struct usage u = {0};
-    struct hash128 fingerprint;
-    if (!hash128_parse(name, &fingerprint))
-        return;
-    store_scan_files(blocks, fingerprint, count_file, &u);
-    d->folders = mem_rearray(d->folders, d->n_folders + 1, sizeof *d->folders);
-    d->folders[d->n_folders++] =
-        (struct store_folder){.fingerprint = fingerprint, .bytes = u.bytes};
-    d->tier.blocks += u.blocks;
-    d->tier.bytes += u.bytes;
-}
-
-void store_scan_folders(struct store_dir *d)
-{
-    store_file_each(d->blocks, on_folder, d);
+    return !p.unseen;
 }
 
 /* ---- recovery: reading ------------------------------------------------------------- */
 
-struct recovery {
-    struct store_dir *d;
-    struct store_scan_list *list;
-    bool unseen; /* there is more that could not be read */
-    unsigned char bytes[STORE_SCAN_BYTES];
-};
+#define FIRST_READ 512 /* head and ids of a block of 64 tokens, and a little more */
 
 static int read_start(int fd, const struct stat *st, unsigned char *bytes,
                       struct store_head *h, struct err *e)
 {
     if (!S_ISREG(st->st_mode))
         return err_set(e, ERR_FORMAT, "not a file");
-    if (!store_file_read(fd, bytes, STORE_BLOCK_HEAD))
+    const size_t have = store_file_read_some(fd, bytes, STORE_BLOCK_HEAD, FIRST_READ);
+    if (!have)
         return store_file_read_failed(e);
     const int rc = store_block_read_head(bytes, (uint64_t)st->st_size, h, e);
     if (rc)
         return rc;
-    if (!store_file_read(fd, bytes + STORE_BLOCK_HEAD, 4 * (size_t)h->n_tokens))
+    const size_t wanted = STORE_BLOCK_HEAD + 4 * (size_t)h->n_tokens;
+    if (have < wanted && !store_file_read(fd, bytes + have, wanted - have))
         return store_file_read_failed(e);
     return store_block_head_ok(bytes, h)
                ? 0
                : err_set(e, ERR_CHECKSUM, "checksum of the head is wrong");
 }
 
-int store_scan_head(int shard, const struct store_name *name, const struct stat *st,
+int store_scan_head(int shard, const struct store_name *name,
                     unsigned char bytes[STORE_SCAN_BYTES], struct store_head *h,
-                    struct err *e)
+                    struct stat *st, struct err *e)
 {
     char file[STORE_FILE_HASH], hex[HASH128_HEX];
     snprintf(file, sizeof file, "%s.kv", hash128_hex(name->hash, hex));
@@ -171,7 +117,7 @@ int store_scan_head(int shard, const struct store_name *name, const struct stat 
         return err_set(e, ERR_FORMAT, "is a symbolic link");
     if (fd < 0)
         return err_errno(e, "opening it");
-    int rc = read_start(fd, st, bytes, h, e);
+    int rc = fstat(fd, st) == 0 ? read_start(fd, st, bytes, h, e) : err_errno(e, "fstat");
     if (!rc && (!hash128_eq(h->fingerprint, name->fingerprint) ||
                 !hash128_eq(h->hash, name->hash)))
         rc = err_set(e, ERR_MISMATCH, "holds another block");
@@ -179,10 +125,16 @@ int store_scan_head(int shard, const struct store_name *name, const struct stat 
     return rc;
 }
 
-static void keep_found(struct recovery *r, const struct store_head *h,
+struct reader {
+    struct store_walker w;
+    struct store_scan_list found;
+    unsigned char bytes[STORE_SCAN_BYTES];
+};
+
+static void keep_found(struct reader *r, const struct store_head *h,
                        const struct stat *st)
 {
-    struct store_scan_list *l = r->list;
+    struct store_scan_list *l = &r->found;
     if (l->n == l->cap) {
         l->cap = l->cap ? 2 * l->cap : 1024;
         l->items = mem_rearray(l->items, l->cap, sizeof *l->items);
@@ -192,23 +144,25 @@ static void keep_found(struct recovery *r, const struct store_head *h,
         .tokens = (uint32_t *)(void *)mem_dup(r->bytes + STORE_BLOCK_HEAD,
                                               4 * (size_t)h->n_tokens),
         .used_ns = ns_of(st->st_mtim),
-        .fresh = ns_of(st->st_ctim) >= r->d->opened_ns,
+        .fresh = ns_of(st->st_ctim) >= r->w.walk->dir->opened_ns,
     };
 }
 
-static void recover_file(void *arg, int shard, const struct store_name *name,
-                         const struct stat *st)
+static void read_file(struct store_walker *w)
 {
-    struct recovery *r = arg;
+    struct reader *r = LIST_ENTRY(w, struct reader, w);
+    struct store_dir *d = w->walk->dir;
     struct store_head h;
+    struct stat st;
     struct err e = {0};
-    const int rc = store_scan_head(shard, name, st, r->bytes, &h, &e);
+    const int rc = store_scan_head(w->folder, &w->name, r->bytes, &h, &st, &e);
+    d->n_heads++;
     if (rc == 0)
-        keep_found(r, &h, st);
+        keep_found(r, &h, &st);
     else if (rc == ERR_IO)
-        r->unseen = true;
+        w->walk->unseen = true;
     else if (rc != ERR_NOT_FOUND)
-        store_dir_set_aside(r->d, shard, name, e.text);
+        store_dir_set_aside(d, w->folder, &w->name, e.text);
 }
 
 /* ---- recovery: order --------------------------------------------------------------- */
@@ -295,24 +249,16 @@ static void part_orphans(struct store_dir *d, struct store_scan_list *l, bool un
     l->n_order = kept;
 }
 
-void store_scan_read(struct store_dir *d, struct hash128 fingerprint,
-                     struct store_scan_list *out)
+static void put_in_order(struct store_dir *d, struct store_scan_list *l, bool unseen)
 {
-    struct recovery *r = mem_zalloc(sizeof *r);
-    *out = (struct store_scan_list){0};
-    r->d = d;
-    r->list = out;
-    const bool all = store_scan_files(d->blocks, fingerprint, recover_file, r);
-    const bool unseen = r->unseen || !all;
-    free(r);
     if (unseen)
         log_event(LOG_WARN, "store-not-read-whole", "dir", "%s", d->path, NULL);
-    out->order = mem_array(out->n + 1, sizeof(struct store_found *));
-    for (size_t i = 0; i < out->n; i++)
-        out->order[i] = &out->items[i];
-    link_found(out);
-    part_orphans(d, out, unseen);
-    qsort(out->order, out->n_order, sizeof *out->order, by_age);
+    l->order = mem_array(l->n + 1, sizeof(struct store_found *));
+    for (size_t i = 0; i < l->n; i++)
+        l->order[i] = &l->items[i];
+    link_found(l);
+    part_orphans(d, l, unseen);
+    qsort(l->order, l->n_order, sizeof *l->order, by_age);
 }
 
 void store_scan_free(struct store_scan_list *l)
@@ -322,6 +268,92 @@ void store_scan_free(struct store_scan_list *l)
     free(l->items);
     free(l->order);
     *l = (struct store_scan_list){0};
+}
+
+/* ---- recovery: in the background --------------------------------------------------- */
+
+struct scan {
+    struct store_walk walk;
+    struct store_scan_list *parts; /* what each walker has found */
+    size_t n_parts;
+    struct store_scan_list all;
+    void (*done)(void *arg, struct store_scan_list *l);
+    void *arg;
+};
+
+static void leave_shard(struct store_walker *w)
+{
+    (void)w;
+}
+
+static void take_found(struct store_walker *w)
+{
+    struct reader *r = LIST_ENTRY(w, struct reader, w);
+    struct scan *c = LIST_ENTRY(w->walk, struct scan, walk);
+    c->parts = mem_rearray(c->parts, c->n_parts + 1, sizeof *c->parts);
+    c->parts[c->n_parts++] = r->found;
+}
+
+static void join_parts(struct scan *c)
+{
+    struct store_scan_list *all = &c->all;
+    for (size_t i = 0; i < c->n_parts; i++)
+        all->cap += c->parts[i].n;
+    all->items = mem_array(all->cap + 1, sizeof *all->items);
+    for (size_t i = 0; i < c->n_parts; i++) {
+        const struct store_scan_list *part = &c->parts[i];
+        if (part->n)
+            memcpy(all->items + all->n, part->items, part->n * sizeof *all->items);
+        all->n += part->n;
+        free(part->items);
+    }
+    free(c->parts);
+}
+
+/* Of a walk that was cut short nothing may be concluded. */
+static void run_order(void *arg)
+{
+    struct scan *c = arg;
+    join_parts(c);
+    if (c->walk.dir->stopped)
+        store_scan_free(&c->all);
+    else
+        put_in_order(c->walk.dir, &c->all, c->walk.unseen);
+}
+
+static void on_ordered(void *arg)
+{
+    struct scan *c = arg;
+    c->done(c->arg, &c->all);
+    free(c);
+}
+
+static void end_scan(struct store_walk *walk)
+{
+    struct scan *c = LIST_ENTRY(walk, struct scan, walk);
+    workers_submit(walk->workers, run_order, on_ordered, c);
+}
+
+void store_scan_start(struct store_dir *d, struct workers *w, struct hash128 fingerprint,
+                      void (*done)(void *arg, struct store_scan_list *l), void *arg)
+{
+    static const struct store_walk_ops ops = {.walker_size = sizeof(struct reader),
+                                              .begin = store_walk_find,
+                                              .enter = store_walk_list,
+                                              .file = read_file,
+                                              .leave = leave_shard,
+                                              .take = take_found,
+                                              .end = end_scan};
+    struct scan *c = mem_zalloc(sizeof *c);
+    c->done = done;
+    c->arg = arg;
+    c->walk.ops = &ops;
+    c->walk.dir = d;
+    c->walk.workers = w;
+    c->walk.n_fingerprints = 1;
+    c->walk.fingerprints = mem_array(1, sizeof(struct hash128));
+    c->walk.fingerprints[0] = fingerprint;
+    store_walk_start(&c->walk);
 }
 
 /* ---- pruning ----------------------------------------------------------------------- */
@@ -393,7 +425,7 @@ void store_scan_prune(struct store_dir *d, struct store_folder *folders, size_t 
         left += l.v[i].bytes;
     if (l.n)
         qsort(l.v, l.n, sizeof *l.v, by_use);
-    for (size_t i = 0; i < l.n; i++) {
+    for (size_t i = 0; i < l.n && !d->stopped; i++) {
         const struct old_file *f = &l.v[i];
         if (left > keep_bytes) {
             d->tier.ops->drop(&d->tier, &f->name);

@@ -118,6 +118,7 @@ static void reopen(struct fixture *f)
 {
     close_store(f);
     open_store(f);
+    settle(f); /* all is counted */
 }
 
 static struct store_stats stats(const struct fixture *f)
