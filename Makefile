@@ -137,7 +137,7 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libhelp.a $(BUILD)/libtests.a $
 
 # Its system calls come through the test, which lets them fail.
 WRAPPED := open openat read write fdatasync fsync rename renameat unlinkat mkdir mkdirat \
-           fstat fstatat ftruncate fchmod utimensat
+           fstat fstatat ftruncate fchmod utimensat futimens
 $(BUILD)/tests/test_store_faults: private LDFLAGS += $(WRAPPED:%=-Wl,--wrap=%)
 
 $(BUILD)/corpus/%: $(OBJ)/tests/fuzz/%.o $(OBJ)/tests/fuzz/replay_main.o $(BUILD)/libtests.a $(LIB)
