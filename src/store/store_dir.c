@@ -615,8 +615,8 @@ static int open_all(struct store_dir *d, struct err *e)
         rc = choose_life(d, e);
     if (rc)
         return rc;
-    if (!store_file_now(d->lock, &d->opened_ns))
-        return err_errno(e, "cannot tell the time of %s/lock", d->path);
+    if (!store_file_now(d->tmp, &d->opened_ns))
+        return err_errno(e, "cannot tell the time of %s/tmp", d->path);
     store_file_each(d->damaged, count_kept, d);
     store_count_folders(d);
     return load_key(d, e);

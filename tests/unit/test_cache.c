@@ -650,6 +650,87 @@ static void test_others_may_evict_while_it_recovers(void **state)
         fail_msg("%s", why);
 }
 
+/* While a model is read, another takes the room that is free for certain and no more: the
+ * budget holds, and nothing goes before all is known. */
+static void test_budget_holds_while_a_model_is_read(void **state)
+{
+    const uint32_t deep = MAX_TOKENS / BT;
+    const uint64_t block = BT * TOKEN_BYTES, file = 96 + 4 * BT + block + 16;
+    struct tree_stats ts;
+    (void)state;
+    open_a();
+    for (uint32_t i = 0; i < 20; i++)
+        put(model_a, (struct text){i + 1, 0, 5 * BT});
+    close_cache();
+    options.max_bytes = 2 * 100 * file;
+    open_cache();
+    attach(model_b);
+    const uint64_t room = options.max_bytes - 100 * file;
+    for (uint32_t i = 0; i < 40; i++)
+        put(model_b, (struct text){i + 1, 0, 5 * BT});
+    const uint64_t left = room / block - 200;
+    assert_in_range(left, deep + 1, 2 * deep - 1);
+    is_attached = false;
+    cache_attach(cache, model_a, TOKEN_BYTES, on_attached, &rig);
+    assert_true(cache_recovers(cache));
+    for (uint32_t i = 0; i < 3; i++) {
+        const struct sequence s =
+            sequence_of(model_b, (struct text){200 + i, 0, MAX_TOKENS});
+        struct tree_mark m = {0};
+        const size_t n = insert(&s, &m);
+        assert_int_equal(n, i == 0 ? deep : i == 1 ? left - deep : 0);
+        tree_mark_clear(cache_tree(cache), &m);
+    }
+    store_rig_settle(&rig);
+    assert_true(is_attached);
+    tree_stats(cache_tree(cache), &ts);
+    assert_int_equal(ts.evicted, 0);
+    assert_int_equal(ts.blocks, 100 + 200 + left);
+    assert_int_equal(stats().disk_blocks, 300);
+    const struct text later = {300, 0, MAX_TOKENS};
+    assert_int_equal(put(model_b, later), deep); /* as ever */
+}
+
+static size_t known_then;
+
+static void note_known(void *arg)
+{
+    (void)arg;
+    assert_true(is_attached);
+    known_then = tree_blocks();
+}
+
+static void test_what_is_about_all_waits_for_recoveries(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    close_cache();
+    open_cache();
+    is_attached = false;
+    known_then = 0;
+    cache_attach(cache, model_a, TOKEN_BYTES, on_attached, &rig);
+    cache_when_recovered(cache, note_known, NULL);
+    store_rig_settle(&rig);
+    assert_int_equal(known_then, 5);
+}
+
+static void test_stop_while_it_recovers_loses_nothing(void **state)
+{
+    (void)state;
+    open_a();
+    put(model_a, one);
+    put(model_a, short_tail);
+    close_cache();
+    open_cache();
+    is_attached = false;
+    cache_attach(cache, model_a, TOKEN_BYTES, on_attached, &rig);
+    cache_part(cache);
+    store_rig_settle(&rig);
+    assert_true(is_attached);
+    assert_int_equal(reopen_a(), 9);
+}
+
 /* ---- models ------------------------------------------------------------------------ */
 
 static void test_models_do_not_mix(void **state)
@@ -1367,6 +1448,9 @@ int main(void)
         TEST(attaching_while_it_is_recovered_waits),
         TEST(recovery_takes_many_short_turns),
         TEST(others_may_evict_while_it_recovers),
+        TEST(budget_holds_while_a_model_is_read),
+        TEST(what_is_about_all_waits_for_recoveries),
+        TEST(stop_while_it_recovers_loses_nothing),
         TEST(block_behind_a_missing_one_is_not_recovered),
         TEST(models_do_not_mix),
         TEST(only_attached_models_are_known),

@@ -873,6 +873,7 @@ static void test_store_clears_what_a_crash_left_behind(void **state)
     write_file(left, "half a blo", 10);
     free(left);
     open_store(f);
+    settle(f);
     assert_int_equal(files_in(f, "tmp"), 0);
     assert_int_equal(get(f, 0), 0);
 }
