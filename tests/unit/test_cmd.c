@@ -12,8 +12,9 @@
 static char started_with[1 << 14];
 static int gateway_status;
 
-int gateway_run(const struct options *o)
+int gateway_run(const struct options *o, const struct gateway_source *source)
 {
+    (void)source;
     FILE *f = fmemopen(started_with, sizeof(started_with), "w");
     options_print(o, f);
     fclose(f);
