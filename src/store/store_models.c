@@ -129,7 +129,8 @@ static void ask(struct model *m)
 }
 
 void store_models_vouch(struct list *models, struct store_redis *r,
-                        struct hash128 fingerprint, const char *note, store_same_cb same)
+                        struct hash128 fingerprint, const char *note, store_same_cb same,
+                        uint64_t now_us)
 {
     struct model *m = find(models, fingerprint);
     if (!m) {
@@ -143,6 +144,7 @@ void store_models_vouch(struct list *models, struct store_redis *r,
     m->same = same;
     m->shared = m->refused = false; /* until it has been compared */
     m->tries = 0;
+    m->asked_us = now_us; /* its first use need not ask again */
     ask(m);
 }
 

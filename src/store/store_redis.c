@@ -586,7 +586,7 @@ bool store_redis_up(const struct store_redis *r)
 void store_redis_vouch(struct store_redis *r, struct hash128 fingerprint,
                        const char *note, store_same_cb same)
 {
-    store_models_vouch(&r->models, r, fingerprint, note, same);
+    store_models_vouch(&r->models, r, fingerprint, note, same, loop_now_us(r->o.loop));
 }
 
 bool store_redis_shares(const struct store_redis *r, struct hash128 fingerprint,

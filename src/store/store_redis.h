@@ -119,7 +119,8 @@ void store_redis_reject(struct store_redis *r, const char *why);
 /* ---- store_models.c: which models are shared, and under which names ---------------- */
 
 void store_models_vouch(struct list *models, struct store_redis *r,
-                        struct hash128 fingerprint, const char *note, store_same_cb same);
+                        struct hash128 fingerprint, const char *note, store_same_cb same,
+                        uint64_t now_us);
 void store_models_ask(struct list *models); /* about all of them */
 bool store_models_find(const struct list *models, struct hash128 fingerprint,
                        struct hash128 *name);
