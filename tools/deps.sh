@@ -8,7 +8,7 @@ set -euo pipefail
 
 dir=${1:-build/llhttp}
 packages=(gcc clang make pkg-config binutils clang-format libc6-dev libevent-dev
-    libssl-dev zlib1g-dev
+    libssl-dev openssl zlib1g-dev
     libjansson-dev libxxhash-dev libyaml-dev libhiredis-dev nettle-dev libcmocka-dev
     python3 python3-venv)
 

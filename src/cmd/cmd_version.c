@@ -9,8 +9,10 @@
 #include <hiredis/hiredis.h>
 #include <jansson.h>
 #include <llhttp.h>
+#include <openssl/crypto.h>
 #include <xxhash.h>
 #include <yaml.h>
+#include <zlib.h>
 
 #include "base/version.h"
 #include "cmd/cmd.h"
@@ -27,6 +29,8 @@ int cmd_version(const struct cmd *self, int argc, char **argv)
     printf("libevent %s\n", event_get_version());
     printf("llhttp %d.%d.%d\n", LLHTTP_VERSION_MAJOR, LLHTTP_VERSION_MINOR,
            LLHTTP_VERSION_PATCH);
+    printf("openssl %s\n", OpenSSL_version(OPENSSL_VERSION_STRING));
+    printf("zlib %s\n", zlibVersion());
     printf("jansson %s\n", jansson_version_str());
     printf("libyaml %s\n", yaml_get_version_string());
     printf("xxhash %u.%u.%u\n", xxh / 10000, xxh / 100 % 100, xxh % 100);

@@ -543,6 +543,37 @@ static void test_tls_may_be_closed_while_it_shakes_hands(void **state)
     tls_free(t);
 }
 
+static void ask_to_renegotiate(struct server *s, SSL *ssl, int fd)
+{
+    char c;
+    (void)s;
+    (void)fd;
+    SSL_write(ssl, "x", 1);
+    SSL_renegotiate(ssl);
+    SSL_do_handshake(ssl); /* asks; what the other side sends next is its answer */
+    while (SSL_read(ssl, &c, 1) > 0)
+        ;
+}
+
+static void test_tls_renegotiation_is_refused(void **state)
+{
+    (void)state;
+    struct server s = {.max_version = TLS1_2_VERSION};
+    struct owner o;
+    struct tls *t = new_tls("engine.test");
+    start_server(&s, 1, ask_to_renegotiate);
+    connect_to(&o, s.port, t, 5000);
+    run_until(&o, CONN_ENDED);
+    assert_int_equal(buf_len(&o.data), 1);
+    disown(&o);
+    pthread_join(s.thread, NULL);
+    assert_int_equal(SSL_CTX_sess_accept_good(s.ctx), 1);
+    assert_int_equal(SSL_CTX_sess_accept_renegotiate(s.ctx), 1); /* asked for */
+    close(s.listening);
+    SSL_CTX_free(s.ctx);
+    tls_free(t);
+}
+
 /* ---- pools ------------------------------------------------------------------------- */
 
 static void answer_once(struct server *s, SSL *ssl, int fd)
@@ -669,6 +700,7 @@ int main(void)
         TEST(test_tls_certificate_of_another_is_refused_by_name),
         TEST(test_tls_older_than_1_2_is_refused),
         TEST(test_tls_may_be_closed_while_it_shakes_hands),
+        TEST(test_tls_renegotiation_is_refused),
         TEST(test_tls_next_connection_resumes_the_session),
         TEST(test_tls_ticket_in_the_socket_does_not_make_it_stale),
         TEST(test_tls_stale_sees_data_and_ends),
