@@ -1136,6 +1136,46 @@ static void test_tenants_have_times_of_their_own(void **state)
     assert_int_equal(restorable(model_a, one, UINT32_MAX), 5 * BT);
 }
 
+static void test_another_time_holds_for_what_is_there(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(100, 10);
+    put(model_a, one);
+    tenant = 7;
+    put(model_a, one);
+    lives(20, 300); /* the other way round */
+    pass(19);
+    assert_int_equal(tree_blocks(), 10);
+    pass(1);
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 5 * BT);
+    tenant = 0;
+    assert_int_equal(restorable(model_a, one, UINT32_MAX), 0);
+    lives(20, 0); /* now as all others */
+    pass(0);
+    assert_int_equal(tree_blocks(), 0);
+}
+
+/* They are in one order of use: the longest of the new times. */
+static void test_times_that_part_leave_what_is_there_the_longest(void **state)
+{
+    (void)state;
+    now_it_is();
+    open_with_ttl(100, 100);
+    put(model_a, one);
+    tenant = 7;
+    put(model_a, one);
+    lives(10, 50);
+    pass(49);
+    assert_int_equal(tree_blocks(), 10);
+    pass(1);
+    assert_int_equal(tree_blocks(), 0);
+    tenant = 0;
+    put(model_a, one); /* what is new has its own */
+    pass(10);
+    assert_int_equal(tree_blocks(), 0);
+}
+
 static void test_expiring_is_done_in_portions(void **state)
 {
     (void)state;
@@ -1472,6 +1512,8 @@ int main(void)
         TEST(without_a_time_nothing_goes),
         TEST(tenants_have_times_of_their_own),
         TEST(expiring_is_done_in_portions),
+        TEST(another_time_holds_for_what_is_there),
+        TEST(times_that_part_leave_what_is_there_the_longest),
         TEST(what_is_being_fetched_does_not_expire),
         TEST(ages_go_on_over_a_stop),
         TEST(clock_set_far_ahead_deletes_nothing_at_once),

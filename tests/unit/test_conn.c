@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -1214,6 +1215,41 @@ static void test_conn_close_gently_sends_on_while_the_peer_takes_something(void 
     free(bytes);
 }
 
+static bool may_send(int fd)
+{
+    return send(fd, "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+static void test_conn_close_gently_cuts_the_oldest_of_too_many(void **state)
+{
+    (void)state;
+    static int others[CONN_LINGERING + 1];
+    struct rlimit files;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    const struct rlimit wanted = {files.rlim_max, files.rlim_max};
+    if (files.rlim_max < 2 * CONN_LINGERING + 100 || setrlimit(RLIMIT_NOFILE, &wanted)) {
+        print_message("needs %d descriptors\n", 2 * CONN_LINGERING + 100);
+        skip();
+    }
+    for (int i = 0; i <= CONN_LINGERING; i++) {
+        struct owner o;
+        int fd[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
+        own(&o, fd[0]);
+        others[i] = fd[1];
+        if (i == CONN_LINGERING)
+            assert_true(may_send(others[0]));
+        conn_close_gently(o.conn, 60000);
+    }
+    assert_false(may_send(others[0]));
+    assert_true(may_send(others[1]));
+    assert_true(may_send(others[CONN_LINGERING]));
+    for (int i = 0; i <= CONN_LINGERING; i++)
+        close(others[i]);
+    rig_idle(loop, 5);
+    setrlimit(RLIMIT_NOFILE, &files);
+}
+
 static void test_loop_free_cuts_what_lingers(void **state)
 {
     (void)state;
@@ -1336,6 +1372,7 @@ int main(void)
         TEST(test_conn_close_gently_drops_no_more_than_its_limit),
         TEST(test_conn_close_gently_waits_no_longer_than_asked),
         TEST(test_conn_close_gently_sends_on_while_the_peer_takes_something),
+        TEST(test_conn_close_gently_cuts_the_oldest_of_too_many),
         TEST(test_loop_free_cuts_what_lingers),
         TEST(test_conn_works_on_unix_sockets),
         TEST(test_conn_knows_its_peer),
