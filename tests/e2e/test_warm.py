@@ -73,7 +73,7 @@ class Listed(WarmCase):
         self.assertGreaterEqual(first, self.start_tokens(gateway, system) - BLOCK)
         pin = gateway.pins()["support"]
         self.assertTrue(pin["complete"])
-        self.assertEqual(gateway.replica()["restores"], 1)
+        self.assertGreaterEqual(gateway.replica()["restores"], 1)
         self.assertEqual(pin["hits"], 3)
 
     def test_the_promise_is_kept(self):
