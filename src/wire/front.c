@@ -197,7 +197,8 @@ static void refuse_as(struct front_request *rq, const struct front_refusal *why)
                               rq->headed ? http_parser_head(rq->parser) : NULL, &head);
     buf_append_str(&head, "Connection: close\r\n\r\n");
     conn_write(rq->conn, buf_slice(&head));
-    conn_write(rq->conn, buf_slice(&body));
+    if (!rq->bodiless) /* it asked for a head */
+        conn_write(rq->conn, buf_slice(&body));
     buf_free(&head);
     buf_free(&body);
     end_client(rq, close_gently);
@@ -336,6 +337,7 @@ static void on_head(struct front_request *rq)
     struct front *f = rq->front;
     const struct http_head *h = http_parser_head(rq->parser);
     struct front_refusal why = {.headers = ""};
+    rq->bodiless = slice_eq(h->method, SLICE_LIT("HEAD"));
     if (f->o.check && !f->o.check(f->arg, h, &why)) {
         refuse_as(rq, &why);
         return;
@@ -390,6 +392,7 @@ static void read_request(struct front_request *rq)
         if (rq->state == CLIENT_IDLE) {
             if (conn_output_high(rq->conn))
                 return;
+            rq->bodiless = false;
             enter(rq, CLIENT_HEAD, rq->front->o.head_ms);
             rq->headed = false;
         }

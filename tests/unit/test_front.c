@@ -504,6 +504,20 @@ static void test_head_is_checked_before_its_body_is_wanted(void **state)
     assert_quiet();
 }
 
+static void test_refusal_of_a_HEAD_has_no_body(void **state)
+{
+    (void)state;
+    struct front_options o = usual;
+    o.check = only_get;
+    open_with(o);
+    serve = reply_ok;
+    exchange("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_saw("HTTP/1.1 401 ");
+    assert_saw("Content-Length: ");
+    assert_false(saw("error\":"));
+    assert_quiet();
+}
+
 static void test_body_that_all_memory_would_not_hold_is_413(void **state)
 {
     (void)state;
@@ -1155,6 +1169,7 @@ int main(void)
         TEST(connection_beyond_the_limit_is_503),
         TEST(connection_of_a_client_that_has_enough_is_429),
         TEST(head_is_checked_before_its_body_is_wanted),
+        TEST(refusal_of_a_HEAD_has_no_body),
         TEST(body_that_all_memory_would_not_hold_is_413),
         TEST(other_limits_hold_from_then_on),
         TEST(upload_below_the_rate_is_408),
