@@ -181,8 +181,10 @@ struct plan {
     uint32_t held;      /* tokens that the slot holds at the start, 0 unknown */
     uint32_t overlap;   /* other prefills that ran when it was sent */
     bool behind_others; /* it was queued for a slot, and not just until a save ended */
-    size_t known_pieces; /* leading pieces known at the time */
-    const char *miss;    /* why not more: "first-sight", "evicted", … or NULL */
+    size_t known_pieces;  /* leading pieces that the index knew at the time; 0 where the
+                            slot has more of the prompt */
+    uint64_t known_bytes; /* text from its start that an earlier prompt had as well */
+    const char *miss;     /* why not more: "first-sight", "evicted", … or NULL */
 };
 
 enum job_phase { JOB_QUEUED, JOB_RESTORING, JOB_READY };

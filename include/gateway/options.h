@@ -41,6 +41,7 @@ enum options_isolation {
 };
 enum options_credentials { OPTIONS_PASS, OPTIONS_REMOVE, OPTIONS_REPLACE };
 enum options_admission { OPTIONS_ADMIT_ALL, OPTIONS_SECOND_SIGHT };
+enum options_on_disconnect { OPTIONS_ABORT, OPTIONS_LET_END };
 enum options_admin_paths { OPTIONS_ADMIN_REFUSE, OPTIONS_ADMIN_RELAY };
 
 struct options_upstream {
@@ -152,7 +153,9 @@ struct options {
     uint64_t upstream_pool_max_requests;
     uint64_t upstream_pool_max_idle;
 
-    int admin_paths; /* enum options_admin_paths */
+    int admin_paths;          /* enum options_admin_paths */
+    int on_disconnect;        /* enum options_on_disconnect */
+    uint64_t streams_ping_ms; /* 0: none */
     bool headers_cache_status;
     bool headers_server_timing;
     char *headers_allow_origin; /* "", "*", or origins with blanks between them */

@@ -56,8 +56,11 @@ struct request_world {
     uint64_t unpack_bytes;   /* largest copy of a packed body, 0: none is looked into */
     uint64_t unpack_all_bytes, unpacked_bytes; /* limit of all together, and their sum */
     uint64_t total_ms;                         /* for one of them */
+    uint64_t ping_ms;                          /* gateway/ping.h; 0: never */
     const char *allow_origin;                  /* gateway/cors.h */
     bool relay_admin_paths, cache_status, server_timing, access_log;
+    bool drain_gone;     /* let the engine end what a client left behind */
+    struct list orphans; /* requests without a client that the engine is at */
     unsigned in_state[REQUEST_STATE_COUNT]; /* requests that are there now */
     uint64_t next_id;
     uint64_t id_salt;
@@ -74,6 +77,9 @@ void request_refusing(const struct request_world *w, const struct http_head *h,
 
 /* Takes a request over from the front; it frees itself when it is finished. */
 void request_start(struct request_world *w, struct front_request *client);
+
+/* Lets go of what the engine still does for clients that have left. */
+void request_drop_orphans(struct request_world *w);
 
 const char *request_state_name(enum request_state s);
 

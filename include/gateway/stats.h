@@ -49,8 +49,10 @@ struct figures {
     uint64_t generations; /* requests that generate */
     uint64_t uninspected; /* of these, with a body that was not read */
     uint64_t ineligible;  /* read, but barred from caching (echo, batch, …) */
-    uint64_t counted;     /* completed, with the engine's own token counts */
+    uint64_t counted;     /* completed, with the engine's own token counts, of those that
+                             may use the cache */
     uint64_t hits;        /* of these, at least a block reused */
+    uint64_t short_hits;  /* of these, something, and less than a block */
     uint64_t prompt_tokens, available_tokens, captured_tokens, delivered_tokens;
     uint64_t resident_tokens, restored_tokens;
     uint64_t generated_tokens;
@@ -65,7 +67,8 @@ struct figures {
 struct stats_sample {
     enum stats_outcome outcome;
     bool generates, uninspected, ineligible;
-    bool restored; /* stored blocks had been put back for it */
+    bool without_cache; /* as its client wants, or what it asks for: in no rate */
+    bool restored;      /* stored blocks had been put back for it */
     bool implausible, unterminated;
     int64_t prompt_tokens, cached_tokens, generated_tokens;
     int64_t available, captured;

@@ -101,6 +101,10 @@ struct call *call_start(struct upstream *u, const struct call_request *rq,
 void call_pause(struct call *c);
 void call_resume(struct call *c);
 
+/* Its body is not borrowed any longer, and it is never repeated. False where it is still
+ * being sent: then nothing changes. */
+bool call_release_body(struct call *c);
+
 /* Closes the connection at once; no callback follows. */
 void call_cancel(struct call *c);
 

@@ -239,6 +239,17 @@ static bool knows_more(const struct llama_slot *s, const struct job *job,
                                      job->pieces->n) > p->hit.n_pieces;
 }
 
+/* Where the prompt parts from all that is known, in the index or in the slot. */
+static uint64_t known_bytes(const struct llama_slot *s, const struct job *job,
+                            const struct prospect *p)
+{
+    const struct piece *v = job->pieces->v;
+    size_t n = p->hit.n_pieces;
+    if (knows_more(s, job, p))
+        n = pieces_common(s->holds->v, s->holds->n, v, job->pieces->n);
+    return n ? v[n - 1].end_bytes : 0;
+}
+
 static size_t snapshot(const struct llama *l, const struct job *job,
                        const struct prospect *p, struct plan_slot *out)
 {
@@ -534,6 +545,7 @@ static bool place(struct llama *l, struct job *job)
         job->plan.available = p.hit.low;
         job->plan.known_pieces =
             !c.restore && knows_more(s, job, &p) ? 0 : p.hit.n_pieces;
+        job->plan.known_bytes = job->cacheable ? known_bytes(s, job, &p) : 0;
         job->plan.miss = miss_reason(l, job, &p, resident);
         if (!c.restore && p.useful >= resident + cache_block_tokens(l->r->cache))
             llama_doubt_restores(l);

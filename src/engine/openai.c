@@ -93,6 +93,8 @@ static void admit(void *state, struct job *job)
         index_find(cache_index(o->r->cache), job->pieces->v, job->pieces->n, &hit);
         job->plan.available = hit.low;
         job->plan.known_pieces = hit.n_pieces;
+        job->plan.known_bytes =
+            hit.n_pieces ? job->pieces->v[hit.n_pieces - 1].end_bytes : 0;
         job->plan.miss = hit.n_pieces ? NULL : "first-sight";
         tree_mark_clear(cache_tree(o->r->cache), &hit.at);
     }

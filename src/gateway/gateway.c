@@ -178,7 +178,7 @@ static int start(struct gateway *g, struct err *e)
 static void on_quiet(void *arg)
 {
     struct gateway *g = arg;
-    unsigned busy = 0;
+    unsigned busy = !list_empty(&g->requests.orphans);
     for (size_t i = 0; i < g->n_targets; i++)
         busy += replica_busy(g->targets[i]->replica);
     for (size_t i = 0; i < g->n_leaving; i++)
@@ -230,7 +230,9 @@ static void take_down(struct gateway *g)
 {
     unsigned busy = 0;
     stop_warming(g);
+    g->requests.drain_gone = false;
     front_close(g->front);
+    request_drop_orphans(&g->requests);
     front_close(g->admin_front);
     for (size_t i = 0; i < g->n_targets; i++)
         busy += replica_busy(g->targets[i]->replica);
@@ -266,6 +268,7 @@ int gateway_run(const struct options *o, const struct gateway_source *source)
     struct gateway *g = mem_zalloc(sizeof(*g));
     struct err e = {0};
     log_set_level((enum log_level)o->log_level);
+    list_init(&g->requests.orphans);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write(), not the end */
     g->o = o;
     g->source = source;

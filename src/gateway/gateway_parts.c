@@ -162,6 +162,8 @@ void gateway_apply(struct gateway *g, const struct gateway_secrets *s)
     w->unpack_all_bytes = o->limits_buffered_bytes;
     w->total_ms = o->timeouts_total_ms;
     w->relay_admin_paths = o->admin_paths == OPTIONS_ADMIN_RELAY;
+    w->drain_gone = o->on_disconnect == OPTIONS_LET_END;
+    w->ping_ms = o->streams_ping_ms;
     w->cache_status = o->headers_cache_status;
     w->allow_origin = o->headers_allow_origin;
     w->server_timing = o->headers_server_timing;

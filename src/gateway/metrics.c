@@ -31,6 +31,8 @@ static const struct count_row figures_rows[] = {
     {"incipit_counted_total", "Completed, with the engine's own token counts.",
      AT(counted)},
     {"incipit_hits_total", "Counted requests that reused at least a block.", AT(hits)},
+    {"incipit_short_hits_total",
+     "Counted requests that reused something, and less than a block.", AT(short_hits)},
     {"incipit_prompt_tokens_total", "Prompt tokens of counted requests.",
      AT(prompt_tokens)},
     {"incipit_available_tokens_total", "Predicted: shared with an earlier prompt.",

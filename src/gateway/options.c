@@ -33,6 +33,7 @@
 
 static const char *const driver_names[] = {"auto", "llamacpp", "openai", NULL};
 static const char *const admission_names[] = {"all", "second-sight", NULL};
+static const char *const disconnect_names[] = {"abort", "drain", NULL};
 static const char *const admin_names[] = {"refuse", "relay", NULL};
 static const char *const credential_names[] = {"pass", "remove", "replace", NULL};
 static const char *const level_names[] = {"debug", "info", "warn", "error", NULL};
@@ -197,6 +198,10 @@ static const struct options_row rows[] = {
      "Most idle connections kept per engine."},
     {"admin_paths", CHOICE, AT(admin_paths), "refuse", 0, 0, admin_names,
      "What clients get that ask for the engine's /slots and the like."},
+    {"on_disconnect", CHOICE, AT(on_disconnect), "abort", 0, 0, disconnect_names,
+     "When a client leaves: abort its work in the engine, or drain: let that end."},
+    {"streams.ping", TIME, AT(streams_ping_ms), "0", 0, HOUR, NULL,
+     "Silence in an event stream after which a comment is sent; 0 for never."},
     {"headers.cache_status", SWITCH, AT(headers_cache_status), "on", 0, 0, NULL,
      "Whether answers carry the header Cache-Status."},
     {"headers.server_timing", SWITCH, AT(headers_server_timing), "on", 0, 0, NULL,
@@ -603,6 +608,7 @@ static const char *const live[] = {"admin.key_file",
                                    "limits.",
                                    "log.",
                                    "measure.token_bytes",
+                                   "on_disconnect",
                                    "store.admission",
                                    "store.max_stall",
                                    "store.min_tokens",
@@ -610,6 +616,7 @@ static const char *const live[] = {"admin.key_file",
                                    "store.save",
                                    "store.save_first",
                                    "store.ttl",
+                                   "streams.",
                                    "tenants.",
                                    "timeouts.",
                                    "upstream_pool.",

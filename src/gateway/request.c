@@ -19,7 +19,8 @@
  *   FINISH      once, from any of them              freed
  *
  * A client that leaves goes from any state straight to FINISH (on_gone); an engine that
- * fails, too (on_fail).
+ * fails, too (on_fail). With on_disconnect: drain, one that leaves when the engine has
+ * the whole request makes it an orphan: it goes on without a client.
  */
 
 #include <assert.h>
@@ -35,6 +36,7 @@
 #include "gateway/cors.h"
 #include "gateway/headers.h"
 #include "gateway/inspect.h"
+#include "gateway/ping.h"
 #include "gateway/routes.h"
 #include "proto/unpack.h"
 
@@ -60,6 +62,10 @@ struct request {
     int status; /* sent to the client; 0 none */
     uint64_t out_bytes;
     struct loop_timer deadline;
+    struct ping ping;
+    struct list orphan; /* in w->orphans, once its client has gone */
+    bool whole;         /* an orphan whose answer came to its end */
+    bool held_back;     /* the engine, for a client that reads slowly */
     bool stream, content_seen;
     enum stats_outcome outcome;
 };
@@ -117,6 +123,11 @@ static double restore_ms(const struct request *rq)
     return ms_between(rq->stamp_us[REQUEST_RESTORE], rq->stamp_us[REQUEST_SEND]);
 }
 
+static bool is_success(const struct request *rq)
+{
+    return rq->status >= 200 && rq->status < 300;
+}
+
 /* Where the answer was whole and has the engine's own counts; what it saved, NAN where
  * that is not known. */
 static double measure(struct request *rq, double ttft)
@@ -160,7 +171,7 @@ static void observe(struct request *rq, double ttft)
 static struct stats_sample sample_of(struct request *rq)
 {
     const struct answer_facts *f = facts_of(rq);
-    const bool barred = rq->in.prompt.bar != PROMPT_BAR_NONE;
+    const enum prompt_bar bar = rq->in.prompt.bar;
     const double ttft = ttft_ms(rq);
     return (struct stats_sample){
         .outcome = rq->outcome,
@@ -169,7 +180,8 @@ static struct stats_sample sample_of(struct request *rq)
             rq->route.generates &&
             (rq->route.api == PROMPT_NONE || rq->in.prompt.bar == PROMPT_BAR_UNREADABLE),
         .ineligible =
-            rq->route.generates && barred && rq->in.prompt.bar != PROMPT_BAR_UNREADABLE,
+            rq->route.generates && bar != PROMPT_BAR_NONE && bar != PROMPT_BAR_UNREADABLE,
+        .without_cache = bar == PROMPT_BAR_NO_CACHE || bar == PROMPT_BAR_ECHO,
         .restored = rq->job.plan.restored,
         .implausible = f && f->implausible,
         .unterminated = f && rq->stream && rq->outcome == STATS_COMPLETED && !f->terminal,
@@ -198,9 +210,18 @@ static void write_log(const struct request *rq, const struct stats_sample *s)
               (long long)s->prompt_tokens, "cached_tokens", "%lld",
               (long long)s->cached_tokens, "promised", "%lld", (long long)s->captured,
               "restored", "%d", (int)s->restored, "miss", "%s", s->miss ? s->miss : "-",
-              "ttft_ms", "%.1f", s->ttft_ms, "saved_ms", "%.1f", s->saved_ms, "queue_ms",
-              "%.1f", queue_ms(rq), "restore_ms", "%.1f", restore_ms(rq), "total_ms",
-              "%.1f", ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+              "known_bytes", "%llu", (unsigned long long)rq->job.plan.known_bytes,
+              "text_bytes", "%llu", (unsigned long long)rq->job.text_bytes, "ttft_ms",
+              "%.1f", s->ttft_ms, "saved_ms", "%.1f", s->saved_ms, "queue_ms", "%.1f",
+              queue_ms(rq), "restore_ms", "%.1f", restore_ms(rq), "total_ms", "%.1f",
+              ms_between(t[REQUEST_SCAN], t[REQUEST_FINISH]), NULL);
+}
+
+static enum job_outcome job_outcome(const struct request *rq)
+{
+    const bool ended =
+        rq->whole || rq->outcome == STATS_COMPLETED || rq->outcome == STATS_REFUSED;
+    return !ended ? JOB_BROKEN : is_success(rq) ? JOB_COMPLETE : JOB_REFUSED;
 }
 
 static void tell_replica(struct request *rq)
@@ -209,14 +230,12 @@ static void tell_replica(struct request *rq)
     if (!rq->admitted)
         return;
     rq->admitted = false;
-    if (!rq->job.sent || rq->outcome == STATS_CLIENT_GONE) {
+    if (!rq->job.sent || (rq->outcome == STATS_CLIENT_GONE && !rq->whole)) {
         replica_leave(r, &rq->job);
         return;
     }
     rq->job.facts = facts_of(rq);
-    rq->job.outcome = rq->outcome == STATS_COMPLETED ? JOB_COMPLETE
-                      : rq->outcome == STATS_REFUSED ? JOB_REFUSED
-                                                     : JOB_BROKEN;
+    rq->job.outcome = job_outcome(rq);
     if (rq->job.outcome == JOB_COMPLETE && rq->answer && rq->job.cacheable)
         inspect_answer(&rq->in, answer_text(rq->answer));
     if (rq->job.facts && rq->job.outcome == JOB_COMPLETE)
@@ -243,6 +262,8 @@ static void finish(struct request *rq, enum stats_outcome outcome)
     if (rq->call)
         call_cancel(rq->call);
     timer_fini(&rq->deadline);
+    ping_stop(&rq->ping);
+    list_del(&rq->orphan);
     answer_free(rq->answer);
     rq->w->unpacked_bytes -= buf_len(&rq->in.unpacked);
     inspect_free(&rq->in);
@@ -257,9 +278,34 @@ static bool has_all(const struct request *rq)
     return f && rq->stream && f->last && !rq->job.wants_all;
 }
 
+/* The engine has the whole request, and is to end it although nobody waits. */
+static bool goes_on(const struct request *rq)
+{
+    return rq->w->drain_gone && rq->call && !has_all(rq) && call_release_body(rq->call);
+}
+
+static void make_orphan(struct request *rq)
+{
+    rq->client = NULL;
+    list_push_back(&rq->w->orphans, &rq->orphan);
+    ping_stop(&rq->ping);
+    if (rq->held_back)
+        call_resume(rq->call);
+}
+
+void request_drop_orphans(struct request_world *w)
+{
+    LIST_EACH_SAFE (it, next, &w->orphans)
+        finish(LIST_ENTRY(it, struct request, orphan), STATS_CLIENT_GONE);
+}
+
 static void on_gone(void *arg)
 {
     struct request *rq = arg;
+    if (goes_on(rq)) {
+        make_orphan(rq);
+        return;
+    }
     if (rq->call)
         call_cancel(rq->call); /* at once: the engine stops, its slot becomes a zombie */
     rq->call = NULL;
@@ -288,21 +334,17 @@ static void reject(struct request *rq, int status, const char *type, const char 
 
 /* ---- the answer -------------------------------------------------------------------- */
 
-static bool is_success(const struct request *rq)
-{
-    return rq->status >= 200 && rq->status < 300;
-}
-
-static void on_head(void *arg, const struct http_head *h)
+/* Nothing has come from the engine for a while. */
+static void on_silence(void *arg)
 {
     struct request *rq = arg;
+    if (!front_congested(rq->client))
+        front_data(rq->client, ping_text());
+}
+
+static void relay_head(struct request *rq, const struct http_head *h, bool plain)
+{
     struct buf out = {0};
-    enter(rq, REQUEST_RELAY);
-    rq->status = h->status;
-    rq->stream = headers_are_event_stream(h);
-    const bool plain = !http_head_get(h, SLICE_LIT("Content-Encoding")).ptr;
-    if (rq->route.generates && is_success(rq) && plain)
-        rq->answer = answer_new(rq->route.api, rq->stream);
     headers_to_client(&out, h, rq->stream);
     headers_id(&out, rq->id);
     cors_put(&out, rq->w->allow_origin, front_head(rq->client));
@@ -317,14 +359,32 @@ static void on_head(void *arg, const struct http_head *h)
                                    .length = headers_length(h, is_head),
                                    .bodiless = is_head || h->body == HTTP_BODY_NONE};
     front_start(rq->client, &a);
+    if (rq->stream && plain && a.length < 0 && !a.bodiless)
+        ping_start(&rq->ping, rq->w->loop, rq->w->ping_ms, on_silence, rq);
     buf_free(&out);
+}
+
+static void on_head(void *arg, const struct http_head *h)
+{
+    struct request *rq = arg;
+    enter(rq, REQUEST_RELAY);
+    rq->status = h->status;
+    rq->stream = headers_are_event_stream(h);
+    const bool plain = !http_head_get(h, SLICE_LIT("Content-Encoding")).ptr;
+    if (rq->route.generates && is_success(rq) && plain)
+        rq->answer = answer_new(rq->route.api, rq->stream);
+    if (rq->client)
+        relay_head(rq, h, plain);
 }
 
 static void on_body(void *arg, struct slice bytes)
 {
     struct request *rq = arg;
-    front_data(rq->client, bytes); /* first the client, then we look */
-    rq->out_bytes += bytes.len;
+    if (rq->client) { /* first the client, then we look */
+        front_data(rq->client, bytes);
+        rq->out_bytes += bytes.len;
+        ping_note(&rq->ping, bytes);
+    }
     if (rq->answer) {
         answer_feed(rq->answer, bytes, loop_now_us(rq->w->loop));
         if (!rq->content_seen && answer_facts(rq->answer)->first_content_us) {
@@ -332,13 +392,16 @@ static void on_body(void *arg, struct slice bytes)
             replica_first_content(rq->target->replica, &rq->job);
         }
     }
-    if (front_congested(rq->client))
+    if (rq->client && front_congested(rq->client)) {
+        rq->held_back = true;
         call_pause(rq->call);
+    }
 }
 
 static void on_drained(void *arg)
 {
     struct request *rq = arg;
+    rq->held_back = false;
     if (rq->call)
         call_resume(rq->call);
 }
@@ -349,6 +412,11 @@ static void on_end(void *arg)
     rq->call = NULL;
     if (rq->answer)
         answer_finish(rq->answer);
+    if (!rq->client) {
+        rq->whole = true;
+        finish(rq, STATS_CLIENT_GONE);
+        return;
+    }
     front_end(rq->client);
     finish(rq, is_success(rq) ? STATS_COMPLETED : STATS_REFUSED);
 }
@@ -357,7 +425,9 @@ static void fail(struct request *rq, const struct err *why)
 {
     log_event(LOG_WARN, "upstream-failed", "id", "%s", rq->id, "state", "%s",
               request_state_name(rq->state), "why", "%s", why->text, NULL);
-    if (rq->state < REQUEST_RELAY && why->code == ERR_TIMEOUT) {
+    if (!rq->client) {
+        finish(rq, STATS_CLIENT_GONE);
+    } else if (rq->state < REQUEST_RELAY && why->code == ERR_TIMEOUT) {
         reject(rq, 504, "timeout_error", "the inference engine did not answer in time",
                STATS_UPSTREAM);
     } else if (rq->state < REQUEST_RELAY) {
@@ -578,6 +648,7 @@ void request_start(struct request_world *w, struct front_request *client)
     struct request *rq = mem_zalloc(sizeof(*rq));
     rq->w = w;
     rq->client = client;
+    list_init(&rq->orphan);
     rq->in.prompt.n = 1;
     front_set_events(client, &events, rq);
     enter(rq, REQUEST_SCAN);

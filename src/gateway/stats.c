@@ -35,6 +35,7 @@ static void add_tokens(struct figures *f, const struct stats_sample *s)
     const uint64_t prompt = known(s->prompt_tokens), cached = known(s->cached_tokens);
     f->counted++;
     f->hits += cached >= s->block_tokens;
+    f->short_hits += cached > 0 && cached < s->block_tokens;
     f->prompt_tokens += prompt;
     f->delivered_tokens += cached;
     if (s->restored && cached >= s->block_tokens)
@@ -64,7 +65,8 @@ void stats_add(struct figures *f, const struct stats_sample *s)
     if (!s->generates)
         return;
     add_miss(f, s->miss);
-    if (s->outcome == STATS_COMPLETED && s->prompt_tokens > 0 && s->cached_tokens >= 0)
+    if (!s->without_cache && s->outcome == STATS_COMPLETED && s->prompt_tokens > 0 &&
+        s->cached_tokens >= 0)
         add_tokens(f, s);
 }
 
@@ -106,6 +108,7 @@ json_t *stats_json(const struct figures *f)
         COUNT(prompt_tokens),    COUNT(available_tokens), COUNT(captured_tokens),
         COUNT(delivered_tokens), COUNT(resident_tokens),  COUNT(restored_tokens),
         COUNT(generated_tokens), COUNT(implausible),      COUNT(unterminated),
+        COUNT(short_hits),
 #undef COUNT
     };
     static const char *const outcomes[STATS_OUTCOMES] = {

@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/list.h"
 #include "base/mem.h"
@@ -591,6 +592,14 @@ static void on_conn(void *arg, struct conn *conn, enum conn_event event)
         on_broken(c, "connecting to the engine failed", conn_why(conn));
         break;
     }
+}
+
+bool call_release_body(struct call *c)
+{
+    if (!c->sent)
+        return false;
+    memset(c->body, 0, sizeof(c->body));
+    return c->once = true;
 }
 
 void call_pause(struct call *c)

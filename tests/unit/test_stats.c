@@ -64,9 +64,25 @@ static void test_less_than_a_block_is_no_hit(void **state)
     (void)state;
     add(whole(1000, 63));
     assert_int_equal(f.hits, 0);
+    assert_int_equal(f.short_hits, 1);
     assert_int_equal(f.delivered_tokens, 63);
     add(whole(1000, 64));
+    add(whole(1000, 0));
     assert_int_equal(f.hits, 1);
+    assert_int_equal(f.short_hits, 1);
+}
+
+static void test_what_must_not_use_the_cache_is_in_no_rate(void **state)
+{
+    (void)state;
+    struct stats_sample s = whole(1000, 0);
+    add(whole(1000, 900));
+    s.without_cache = s.ineligible = true;
+    add(s);
+    assert_int_equal(f.generations, 2);
+    assert_int_equal(f.ineligible, 1);
+    assert_int_equal(f.counted, 1);
+    assert_true(fabs(stats_hit_rate_tokens(&f) - 0.9) < 1e-12);
 }
 
 static void test_unknown_counts_are_left_out(void **state)
@@ -228,6 +244,7 @@ int main(void)
         TEST(rates_are_unknown_before_anything_was_counted),
         TEST(rates_are_by_token_and_by_request),
         TEST(less_than_a_block_is_no_hit),
+        TEST(what_must_not_use_the_cache_is_in_no_rate),
         TEST(unknown_counts_are_left_out),
         TEST(only_whole_answers_are_counted),
         TEST(what_does_not_generate_counts_as_a_request_only),
