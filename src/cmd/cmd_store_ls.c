@@ -137,11 +137,12 @@ static void print_run(const struct run *r)
 {
     char hex[HASH128_HEX], size[24], age[24];
     const uint32_t indent = r->level < MAX_INDENT ? r->level : MAX_INDENT;
+    cmd_store_age(r->first->used_ns, age);
     printf("%*s%.12s  depth %u, %" PRIu64 " blocks, %" PRIu64
            " tokens, %s, used %s%s%s\n",
            2 * (int)indent, "", hash128_hex(r->last->head.hash, hex),
            r->first->head.index, r->blocks, r->tokens, units_format_bytes(r->bytes, size),
-           cmd_store_age(r->first->used_ns, age), strcmp(age, "now") == 0 ? "" : " ago",
+           age, strcmp(age, "now") == 0 ? "" : " ago",
            r->first->cut_off ? ", cut off: its start is missing" : "");
 }
 
