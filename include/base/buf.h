@@ -30,6 +30,8 @@ static inline struct slice buf_slice(const struct buf *b)
 
 /* Room for at least `n` more bytes; returns where they go. Commit with buf_commit(). */
 char *buf_reserve(struct buf *b, size_t n);
+/* For what others make large: NULL, and nothing changed, where there is no memory. */
+char *buf_try_reserve(struct buf *b, size_t n);
 void buf_commit(struct buf *b, size_t n);
 
 void buf_append(struct buf *b, const void *ptr, size_t n);

@@ -5,7 +5,8 @@
 /*
  * Allocation that does not fail: where the system has no memory left, the process says
  * how much was asked for and aborts. What a client can make large (bodies, blocks) is
- * bounded by configured limits before it is allocated. Free with free().
+ * bounded by configured limits before it is allocated; a request body for which there is
+ * no memory all the same is refused (buf_try_reserve()). Free with free().
  */
 
 #include <stddef.h>

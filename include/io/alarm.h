@@ -12,7 +12,8 @@
 
 struct alarm;
 
-/* NULL, and a line in the log, where the system has no descriptor left. */
+/* NULL, and a line in the log, where the system has no descriptor left for it, or no
+ * memory to watch it. */
 struct alarm *alarm_new(struct loop *l, loop_cb cb, void *arg);
 void alarm_free(struct alarm *a); /* NULL is allowed; not from inside its callback */
 

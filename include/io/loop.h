@@ -39,7 +39,8 @@ void loop_defer(struct loop *l, loop_cb cb, void *arg);
 void loop_post(struct loop *l, loop_cb cb, void *arg);
 
 /* Calls cb(arg) on the loop whenever the signal arrives, until loop_free(). From then on
- * it is ignored: one more that comes while the process ends does not end it otherwise. */
+ * it is ignored: one more that comes while the process ends does not end it otherwise.
+ * Where the system does not watch it the log says so, and it ends the process at once. */
 void loop_on_signal(struct loop *l, int signo, loop_cb cb, void *arg);
 
 /*

@@ -14,7 +14,8 @@ void buf_free(struct buf *b)
     *b = (struct buf){0};
 }
 
-char *buf_reserve(struct buf *b, size_t n)
+/* NULL where `alloc` says so; the contents stay as they are then. */
+static char *reserve(struct buf *b, size_t n, void *(*alloc)(void *ptr, size_t size))
 {
     assert(b->start <= b->end && b->end <= b->cap);
     const size_t len = buf_len(b);
@@ -27,16 +28,30 @@ char *buf_reserve(struct buf *b, size_t n)
         size_t cap = b->cap ? b->cap : 256;
         while (cap - len < n)
             cap *= 2;
-        char *data = mem_alloc(cap);
-        if (len)
+        /* What is large is moved by the system, without a copy, where it begins at 0. */
+        char *data = alloc(b->start ? NULL : b->data, cap);
+        if (!data)
+            return NULL;
+        if (b->start) {
             memcpy(data, b->data + b->start, len);
-        free(b->data);
+            free(b->data);
+        }
         b->data = data;
         b->cap = cap;
     }
     b->start = 0;
     b->end = len;
     return b->data + b->end;
+}
+
+char *buf_reserve(struct buf *b, size_t n)
+{
+    return reserve(b, n, mem_realloc);
+}
+
+char *buf_try_reserve(struct buf *b, size_t n)
+{
+    return reserve(b, n, realloc);
 }
 
 void buf_commit(struct buf *b, size_t n)

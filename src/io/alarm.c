@@ -46,17 +46,24 @@ static void on_event(evutil_socket_t fd, short what, void *arg)
     a->cb(a->arg);
 }
 
+static struct alarm *none(void)
+{
+    log_event(LOG_ERROR, "alarm", "errno", "%s", strerror(errno), NULL);
+    return NULL;
+}
+
 struct alarm *alarm_new(struct loop *l, loop_cb cb, void *arg)
 {
     const int fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    if (fd < 0) {
-        log_event(LOG_ERROR, "alarm", "errno", "%s", strerror(errno), NULL);
-        return NULL;
-    }
+    if (fd < 0)
+        return none();
     struct alarm *a = mem_zalloc(sizeof(*a));
     *a = (struct alarm){.fd = fd, .cb = cb, .arg = arg};
     a->event = event_new(loop_base(l), fd, EV_READ | EV_PERSIST, on_event, a);
-    event_add(a->event, NULL);
+    if (event_add(a->event, NULL) != 0) {
+        alarm_free(a);
+        return none();
+    }
     return a;
 }
 

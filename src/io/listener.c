@@ -47,10 +47,12 @@ struct listener {
 
 /* ---- accepting --------------------------------------------------------------------- */
 
+/* Where it cannot be watched again, for want of memory, later. */
 static void on_pause_over(void *arg)
 {
     struct listener *ln = arg;
-    event_add(ln->event, NULL);
+    if (event_add(ln->event, NULL) != 0)
+        timer_start(&ln->pause, PAUSE_MS);
 }
 
 static void pause_accepting(struct listener *ln, int error)
@@ -253,7 +255,11 @@ struct listener *listener_open_file(struct loop *l, const struct addr *at,
     note_file(ln);
     ln->event = event_new(loop_base(l), fd, EV_READ | EV_PERSIST, on_ready, ln);
     timer_init(&ln->pause, l, on_pause_over, ln);
-    event_add(ln->event, NULL);
+    if (event_add(ln->event, NULL) != 0) {
+        err_set(e, ERR_IO, "%s: %s", at->text, strerror(errno));
+        listener_close(ln);
+        return NULL;
+    }
     return ln;
 }
 

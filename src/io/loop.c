@@ -184,21 +184,25 @@ struct loop *loop_new(void)
     event_set_log_callback(on_libevent_log);
     struct event_base *base = new_base();
     const int wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (!base || wake_fd < 0) {
+    struct loop *l = mem_zalloc(sizeof(*l));
+    struct event *wake =
+        base ? event_new(base, wake_fd, EV_READ | EV_PERSIST, on_wake, l) : NULL;
+    if (wake_fd < 0 || !wake || event_add(wake, NULL) != 0) {
         log_event(LOG_ERROR, "loop", "errno", "%s", strerror(errno), NULL);
+        if (wake)
+            event_free(wake);
         if (base)
             event_base_free(base);
         if (wake_fd >= 0)
             close(wake_fd);
+        free(l);
         return NULL;
     }
-    struct loop *l = mem_zalloc(sizeof(*l));
     l->magic = LOOP_MAGIC;
     l->base = base;
     l->wake_fd = wake_fd;
     l->turn = event_new(base, -1, 0, on_turn, l);
-    l->wake = event_new(base, wake_fd, EV_READ | EV_PERSIST, on_wake, l);
-    event_add(l->wake, NULL);
+    l->wake = wake;
     pthread_mutex_init(&l->lock, NULL);
     list_init(&l->watched);
     list_init(&l->orphans);
@@ -303,7 +307,10 @@ void loop_on_signal(struct loop *l, int signo, loop_cb cb, void *arg)
     s->arg = arg;
     signal(signo, SIG_IGN); /* what libevent puts back when the event goes */
     s->event = event_new(l->base, signo, EV_SIGNAL | EV_PERSIST, on_signal, s);
-    event_add(s->event, NULL);
+    if (event_add(s->event, NULL) != 0) {
+        log_event(LOG_ERROR, "signal", "errno", "%s", strerror(errno), NULL);
+        signal(signo, SIG_DFL);
+    }
     list_push_back(&l->watched, &s->link);
 }
 

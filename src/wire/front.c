@@ -355,7 +355,13 @@ static void on_body(struct front_request *rq, struct slice data)
     struct front *f = rq->front;
     if (!has_room(rq, data.len))
         return;
-    buf_append_slice(&rq->body, data);
+    char *at = buf_try_reserve(&rq->body, data.len);
+    if (!at) {
+        refuse(rq, 503, "the gateway has no memory for the request body");
+        return;
+    }
+    memcpy(at, data.ptr, data.len);
+    buf_commit(&rq->body, data.len);
     f->stats.buffered_bytes += data.len;
     timer_start(&rq->timer, f->o.body_ms);
 }

@@ -145,6 +145,23 @@ static void test_buf_agrees_with_an_array(void **state)
     buf_free(&b);
 }
 
+/* Sanitizers end the process instead. */
+#ifndef __SANITIZE_ADDRESS__
+static void test_try_reserve_leaves_the_contents_where_there_is_no_memory(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    buf_append_str(&b, "kept");
+    assert_null(buf_try_reserve(&b, SIZE_MAX / 4));
+    assert_int_equal(buf_len(&b), 4);
+    assert_memory_equal(buf_slice(&b).ptr, "kept", 4);
+    memcpy(buf_try_reserve(&b, 1000), "more", 4);
+    buf_commit(&b, 4);
+    assert_memory_equal(buf_slice(&b).ptr, "keptmore", 8);
+    buf_free(&b);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -157,6 +174,9 @@ int main(void)
         cmocka_unit_test(test_buf_printf_takes_long_texts),
         cmocka_unit_test(test_buf_take_str_hands_over_and_empties),
         cmocka_unit_test(test_buf_agrees_with_an_array),
+#ifndef __SANITIZE_ADDRESS__
+        cmocka_unit_test(test_try_reserve_leaves_the_contents_where_there_is_no_memory),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
