@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Faults at random moments, end to end: no wrong answer, no request lost, counters true.
+"""Faults at random moments, and in the n-th system call, end to end: no wrong answer, no
+request lost, counters true.
 
     tests/run_faults.py                    20 rounds
     tests/run_faults.py -n 500 -k kill     500 rounds of one kind
     tests/run_faults.py --seed 7           as far as possible the same again
+    tests/run_faults.py -n 0 --calls 0     every call that a gateway makes fails once
 
 INCIPIT_BIN names the program (default build/release/incipit). The seed is printed. The
 last line is "N passed, N failed, N skipped", by rounds.
@@ -23,6 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "faults"), os.path.join(HERE, "lib")]
 sys.dont_write_bytecode = True
 
+import calls  # noqa: E402
 import disk  # noqa: E402
 import rounds  # noqa: E402
 from harness import binary  # noqa: E402
@@ -95,19 +98,34 @@ def run(count, seed, words, sanitized, verbose):
     return played - failed, failed, skipped
 
 
+def play_calls(seed, limit, verbose):
+    """Passed, failed, skipped of calls.py."""
+    try:
+        return *calls.run(seed, limit, verbose=verbose), 0
+    except disk.Unavailable as why:
+        print(f"skipped: calls that fail: {why}")
+        return 0, 0, 1
+
+
 def main():
     parser = argparse.ArgumentParser(description="Faults at random moments.")
     parser.add_argument("-n", type=int, default=20, metavar="ROUNDS")
     parser.add_argument("-k", action="append", default=[], choices=sorted(rounds.ROUNDS))
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("-v", action="store_true", help="a line for each round")
+    parser.add_argument("--calls", type=int, default=30, metavar="N",
+                        help="so many calls of each scene fail (30; 0: all)")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"faults: seed {seed}", flush=True)
     sanitized = is_sanitized(binary())
     if sanitized:
         print("skipped: a disk that fails (it cannot be put before the sanitizers)")
-    passed, failed, skipped = run(given.n, seed, given.k, sanitized, given.v)
+    passed, failed, skipped = run(given.n, seed, given.k, sanitized, given.v) if given.n \
+        else (0, 0, 0)
+    if not given.k and not sanitized:
+        more = play_calls(seed, given.calls, given.v)
+        passed, failed, skipped = (a + b for a, b in zip((passed, failed, skipped), more))
     print(f"{passed} passed, {failed} failed, {skipped + sanitized} skipped")
     return 1 if failed else 0
 

@@ -20,10 +20,10 @@ class Unavailable(Exception):
     """The library cannot be built or loaded here; the text says why."""
 
 
-def build():
+def build(name="faultfs"):
     """The library, built where it is older than its source."""
-    source = os.path.join(ROOT, "tests", "faults", "faultfs.c")
-    out = os.path.join(ROOT, "build", "faults", "faultfs.so")
+    source = os.path.join(ROOT, "tests", "faults", f"{name}.c")
+    out = os.path.join(ROOT, "build", "faults", f"{name}.so")
     if not os.path.exists(out) or os.path.getmtime(out) < os.path.getmtime(source):
         os.makedirs(os.path.dirname(out), exist_ok=True)
         new = f"{out}.{os.getpid()}"
@@ -31,7 +31,7 @@ def build():
                                "-D_GNU_SOURCE", "-o", new, source], capture_output=True,
                               text=True)
         if done.returncode:
-            raise Unavailable(f"faultfs.c: {done.stderr}")
+            raise Unavailable(f"{name}.c: {done.stderr}")
         os.replace(new, out)
     return out
 
