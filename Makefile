@@ -73,7 +73,7 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
-.PHONY: all programs demo demo-llama test test-engines test-faults unit lint format asan fuzz \
+.PHONY: all programs demo demo-llama test test-engines test-faults mutants unit lint format asan fuzz \
         fuzz-programs cover bench bench-store bench-clients install clean distclean help force
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/obj/%.o
@@ -180,6 +180,10 @@ ROUNDS ?= 20
 test-faults: $(PROGRAM) ## Faults at random moments: ROUNDS of them (20); SEED repeats a run
 	$(Q)python3 tests/run_faults.py -v -n $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
+FAMILIES ?=
+mutants: $(PROGRAM) ## Deliberate faults in a copy of the tree: does a test fail? FAMILIES="K11 H05"
+	$(Q)python3 tools/mutants.py $(FAMILIES)
+
 FUZZ_SECONDS ?= 60
 fuzz: ## Fuzz each target for FUZZ_SECONDS (60)
 	$(Q)$(MAKE) KIND=fuzz fuzz-programs
@@ -203,7 +207,7 @@ bench-store: $(PROGRAM) $(BUILD)/bench/bench_slotfile ## The block store on llam
 bench-clients: $(PROGRAM) ## What the cache saves, by two clients and by the gateway (downloads one, about 700 MB unpacked)
 	$(Q)python3 bench/clients.py $(PROGRAM)
 
-lint: build/deps.stamp ## Layers, names, headers, sizes, format, configuration keys
+lint: build/deps.stamp ## Layers, names, headers, sizes, format, configuration keys, named tests
 	$(Q)$(MAKE) KIND=release programs
 	$(Q)$(MAKE) KIND=clang programs
 	$(Q)tools/lint/all.sh

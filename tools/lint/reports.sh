@@ -1,0 +1,23 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# docs/field-reports.md has a row for each family, and every test that it names exists.
+set -uo pipefail
+
+docs=docs/field-reports.md
+bad=0
+
+for n in $(seq -w 1 53); do
+    grep -q "^| K$n " $docs || { echo "$docs: no row for K$n"; bad=1; }
+done
+for n in $(seq -w 1 44); do
+    grep -qE "^\| (H[0-9]+, )?H$n[ ,]" $docs || { echo "$docs: no row for H$n"; bad=1; }
+done
+while IFS=: read -r file name; do
+    source=$(ls tests/unit/"$file".c tests/e2e/"$file".py 2>/dev/null)
+    if [ -z "$source" ] || ! grep -qE "\b$name\b" $source; then
+        echo "$docs: there is no test $file:$name"
+        bad=1
+    fi
+done < <(grep -oE '`test_[a-z0-9_]+:[A-Za-z0-9_]+`' $docs | tr -d '`' | sort -u)
+exit $bad
