@@ -74,7 +74,7 @@ BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
 .PHONY: all programs demo demo-llama test test-engines test-faults mutants unit lint format asan fuzz \
-        fuzz-programs cover bench bench-store bench-clients install clean distclean help force
+        fuzz-programs cover bench bench-store bench-clients raw-table install clean distclean help force
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/obj/%.o
 .DEFAULT_GOAL := all
@@ -206,6 +206,9 @@ bench-store: $(PROGRAM) $(BUILD)/bench/bench_slotfile ## The block store on llam
 
 bench-clients: $(PROGRAM) ## What the cache saves, by two clients and by the gateway (downloads one, about 700 MB unpacked)
 	$(Q)python3 bench/clients.py $(PROGRAM)
+
+raw-table: $(PROGRAM) ## Odd requests to incipit, nginx and HAProxy: the table of docs/raw-http.md
+	$(Q)python3 tests/raw_table.py -o docs/raw-http.md
 
 lint: build/deps.stamp ## Layers, names, headers, sizes, format, configuration keys, named tests
 	$(Q)$(MAKE) KIND=release programs
