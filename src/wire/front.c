@@ -28,6 +28,7 @@
 #include "wire/peers.h"
 
 #define LINGER_MS 2000
+#define LONG_BODY ((size_t)1 << 20)
 #define LOGGED_A_SECOND 20 /* refusals; the others are counted */
 
 enum client_state { CLIENT_IDLE, CLIENT_HEAD, CLIENT_BODY, CLIENT_OWNED, CLIENT_CLOSING };
@@ -350,12 +351,23 @@ static void on_head(struct front_request *rq)
         conn_write(rq->conn, SLICE_LIT("HTTP/1.1 100 Continue\r\n\r\n"));
 }
 
+/* Once some of a long body has come, room for the rest as announced: pages that nobody
+ * wrote to take no memory, buffers that grow leave holes. NULL where there is none. */
+static char *room_for(struct front_request *rq, size_t n)
+{
+    const struct http_head *h = http_parser_head(rq->parser);
+    const size_t have = buf_len(&rq->body);
+    if (h->body == HTTP_BODY_LENGTH && have >= LONG_BODY && h->length > have)
+        buf_try_reserve(&rq->body, (size_t)(h->length - have));
+    return buf_try_reserve(&rq->body, n);
+}
+
 static void on_body(struct front_request *rq, struct slice data)
 {
     struct front *f = rq->front;
     if (!has_room(rq, data.len))
         return;
-    char *at = buf_try_reserve(&rq->body, data.len);
+    char *at = room_for(rq, data.len);
     if (!at) {
         refuse(rq, 503, "the gateway has no memory for the request body");
         return;
