@@ -73,8 +73,9 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
-.PHONY: all programs demo demo-llama test test-engines test-faults mutants unit lint format asan fuzz \
-        fuzz-programs cover bench bench-store bench-clients raw-table install clean distclean help force
+.PHONY: all programs demo demo-llama test test-engines test-clients test-faults mutants unit lint \
+        format asan fuzz fuzz-programs cover bench bench-store bench-clients raw-table install clean \
+        distclean help force
 .DELETE_ON_ERROR:
 .PRECIOUS: $(BUILD)/obj/%.o
 .DEFAULT_GOAL := all
@@ -175,6 +176,9 @@ asan: ## The tests on the build with sanitizers alone
 test-engines: ## Run against a real llama-server (downloads one, about 180 MB)
 	$(Q)$(MAKE) KIND=release programs
 	$(Q)python3 tests/run.py --engines build/release
+
+test-clients: $(PROGRAM) ## Client libraries through the gateway (downloads them, about 450 MB unpacked)
+	$(Q)INCIPIT_BIN=$(abspath $(PROGRAM)) python3 tests/run_clients.py
 
 ROUNDS ?= 20
 test-faults: $(PROGRAM) ## Faults at random moments: ROUNDS of them (20); SEED repeats a run

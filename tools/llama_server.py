@@ -41,7 +41,7 @@ FLAGS = ("managed", "stock", "saving")
 MAKE_MODELS = os.path.join(ROOT, "tools", "llama_models.py")
 
 SERVE = """
-import json, signal, sys
+import json, re, signal, sys
 import xllamacpp
 o = json.loads(sys.argv[1])
 p = xllamacpp.CommonParams()
@@ -66,7 +66,8 @@ for path in o["adapters"]:
 if adapters:
     p.lora_adapters = adapters
 for name, value in o["params"].items():
-    if isinstance(value, str):   # a value of an enumeration: "ggml_type.GGML_TYPE_Q8_0"
+    if isinstance(value, str) and re.fullmatch("[a-z_]+[.][A-Z0-9_]+", value):
+        # a value of an enumeration: "ggml_type.GGML_TYPE_Q8_0"
         kind, value = value.split(".")
         value = getattr(getattr(xllamacpp, kind), value)
     setattr(p, name, value)

@@ -131,6 +131,10 @@ class Wire(standin.Connection):
             raise standin.ClientGone from None
         return "close" not in (answer.get("Connection") or "").lower()
 
+    def _head(self, answer):
+        more = "".join(f"{k}: {v}\r\n" for k, v in self.server.settings.headers)
+        return answer.raw_head[:-2] + more.encode("latin-1") + b"\r\n"
+
     def _whole(self, record, answer, fault):
         self.engine.read_rest(answer, record.method)
         if not answer.complete:
@@ -140,15 +144,15 @@ class Wire(standin.Connection):
         self.server.note_action(record, body)
         self.server.engine.leave(record)
         if fault:
-            self._break(record, fault, answer.raw_head + body[:len(body) // 2])
+            self._break(record, fault, self._head(answer) + body[:len(body) // 2])
         record.sent += body
         if answer.get("Transfer-Encoding"):
             body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
-        self.send(answer.raw_head + body)
+        self.send(self._head(answer) + body)
         record.done = True
 
     def _stream(self, record, answer, fault):
-        self.send(answer.raw_head)
+        self.send(self._head(answer))
         content = False
         for piece in self.engine.chunks():
             if fault and record.n_events >= fault.after:
@@ -216,7 +220,8 @@ class Relayed(standin.Standin):
               "framing")
     faults_here = ("close-before-head", "rst-before-head", "cut", "rst")
     # What the relay does, and what nobody sees.
-    wire_settings = ("restore_fails", "drop_reused", "chunk_cut", "zombies", "alias")
+    wire_settings = ("restore_fails", "drop_reused", "chunk_cut", "zombies", "alias",
+                     "headers")
     settings_here = ()
     holds_slots = False  # can hold a request in its slot
     tells_idle = False   # a slot is idle before the last bytes of its answer are sent
@@ -550,6 +555,7 @@ def twin(weights):
 class LlamaEngine(Relayed):
     settings_here = ("slots", "n_ctx", "weights")
     build, version = "old", 2
+    model, params = None, {}   # other than the usual ones, see tools/llama_server.py
 
     @classmethod
     def missing(cls, settings):
@@ -565,9 +571,10 @@ class LlamaEngine(Relayed):
         s = self.settings
         try:
             return llama_server.LlamaServer(
-                os.path.dirname(s.slot_dir), "tiny" if s.weights == 1 else "other", self.build,
-                slots=s.slots, ctx=s.n_ctx * s.slots, alias=s.alias,
-                predict=s.answer_tokens).start()
+                os.path.dirname(s.slot_dir), self.model or
+                ("tiny" if s.weights == 1 else "other"), self.build, slots=s.slots,
+                ctx=s.n_ctx * s.slots, alias=s.alias, predict=s.answer_tokens,
+                params=self.params).start()
         except llama_server.Unavailable as why:
             raise unittest.SkipTest(str(why)) from None
 
