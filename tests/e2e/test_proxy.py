@@ -459,11 +459,13 @@ class Streams(Case):
         self.assertEqual(self.g.fetch("POST", CHAT, chat_body("next")).status, 200)
 
     def test_K12_end_without_terminal_event_is_relayed_as_is(self):
+        before = self.g.total("unterminated")
         self.e.fault("no-terminal")
         answer = self.g.fetch("POST", CHAT, chat_body("x", stream=True))
         self.assertTrue(answer.complete)
         self.assertEqual(answer.body, bytes(self.e.generations()[-1].sent))
         self.assertNotIn(b"[DONE]", answer.body)
+        wait_until(lambda: self.g.total("unterminated") == before + 1, "it is counted")
 
     def test_sized_answer_cut_short_is_no_whole_answer(self):
         for kind in ("cut", "rst"):

@@ -78,6 +78,7 @@ REFUSED = {
     "H20_DEL_in_name": ((400,), post(b"Us\x7fer: x", b"Content-Length: 0")),
     "H21_bare_LF_lines": ((400,), b"GET /health HTTP/1.1\nHost: x\n\n"),
     "H21_one_bare_LF": ((400,), b"GET /health HTTP/1.1\r\nHost: x\nX-A: 1\r\n\r\n"),
+    "H21_bare_LF_behind_another_header": ((400,), b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: 1\nX-B: 2\r\n\r\n"),
     "H22_bare_CR_line": ((400,), b"GET /health HTTP/1.1\r\nHost: x\rX-A: 1\r\n\r\n"),
     "H22_LF_at_the_end": ((400,), b"GET /health HTTP/1.1\r\nHost: x\r\n\n"),
     "H23_no_Host": ((400,), post(b"Content-Length: 0", host=None)),

@@ -350,13 +350,14 @@ static char *post_of(size_t n, bool chunked)
 {
     char *body = mem_zalloc(n + 1);
     memset(body, 'b', n);
-    char *text =
-        chunked ? mem_printf("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                             "Transfer-Encoding: chunked\r\n\r\n%zx\r\n%s\r\n0\r\n\r\n",
-                             n, body)
-                : mem_printf("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                             "Content-Length: %zu\r\n\r\n%s",
-                             n, body);
+    char *text = chunked
+                     ? mem_printf("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                                  "Transfer-Encoding: "
+                                  "chunked\r\n\r\n%zx\r\n%.*s\r\n%zx\r\n%s\r\n0\r\n\r\n",
+                                  n / 2, (int)(n / 2), body, n - n / 2, body + n / 2)
+                     : mem_printf("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                                  "Content-Length: %zu\r\n\r\n%s",
+                                  n, body);
     free(body);
     return text;
 }

@@ -348,6 +348,7 @@ static const struct bad bad_bodies[] = {
     {"H14 CR behind data", BYTES("3\r\nabc\r0\r\n\r\n"), 400},
     {"H14 CR behind size", BYTES("3\rabc\r\n0\r\n\r\n"), 400},
     {"H14 LF in extension", BYTES("3;a\nb\r\nabc\r\n0\r\n\r\n"), 400},
+    {"H14 LF ends an extension", BYTES("3;a\nabc\r\n0\r\n\r\n"), 400},
     {"H14 CR in extension", BYTES("3;a\rb\r\nabc\r\n0\r\n\r\n"), 400},
     {"H16 control in extension", BYTES("3;a=\001\r\nabc\r\n0\r\n\r\n"), 400},
     {"H17 LF ends the body", BYTES("0\r\n\n"), 400},
