@@ -91,7 +91,7 @@ bool llama_erase_foreign(struct llama *l, struct job *job)
         return false;
     for (size_t i = 0; i < l->n_slots; i++) {
         struct llama_slot *s = &l->slots[i];
-        if (!llama_is_foreign(s, job))
+        if (!llama_is_foreign(l, s, job))
             continue;
         waits |= s->state == SLOT_ZOMBIE;
         if (s->state != SLOT_IDLE)

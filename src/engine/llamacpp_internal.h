@@ -211,7 +211,8 @@ bool llama_pins(const struct llama *l, const struct job *job);
 bool llama_only_save_ahead(const struct llama *l, const struct job *job);
 bool llama_is_current(const struct llama *l, const struct job *job);
 struct hash128 llama_whose(const struct job *job);
-bool llama_is_foreign(const struct llama_slot *s, const struct job *job);
+bool llama_is_foreign(const struct llama *l, const struct llama_slot *s,
+                      const struct job *job);
 struct hash128 llama_kv_root(const struct llama *l, const struct job *job);
 void llama_forget(struct llama *l, struct llama_slot *s);
 void llama_holds(struct llama *l, struct llama_slot *s, struct lesson *what,

@@ -340,10 +340,11 @@ static struct hash128 adapters_of(const struct llama *l, const struct job *job)
  * for this job, or its time and its counts would tell what another one has asked. Of a
  * slot that was used by we do not know whom, only what nobody keeps apart may be.
  */
-bool llama_is_foreign(const struct llama_slot *s, const struct job *job)
+bool llama_is_foreign(const struct llama *l, const struct llama_slot *s,
+                      const struct job *job)
 {
     if (hash128_none(s->whose))
-        return !hash128_none(job->whose) && s->task >= 0;
+        return (l->mixed || !hash128_none(job->whose)) && s->task >= 0;
     return !hash128_eq(s->whose, LLAMA_NOBODY) && !hash128_eq(s->whose, llama_whose(job));
 }
 
@@ -362,7 +363,7 @@ static bool must_be_cold(const struct llama *l, const struct job *job)
     if (llama_pins(l, job) || !llama_can_pin(job))
         return false;
     for (size_t i = 0; i < l->n_slots; i++)
-        foreign |= llama_is_foreign(&l->slots[i], job);
+        foreign |= llama_is_foreign(l, &l->slots[i], job);
     return foreign;
 }
 
@@ -426,7 +427,7 @@ void llama_job_ready(struct llama *l, struct job *job)
         let_engine_choose(l, job);
     } else if (s) {
         s->adapters = adapters_of(l, job);
-        job->plan.fresh = llama_is_foreign(s, job);
+        job->plan.fresh = llama_is_foreign(l, s, job);
         job->plan.held = job->plan.fresh ? 0 : s->tokens;
         s->whose = llama_whose(job);
         note_whose(l, job);
@@ -463,7 +464,7 @@ static void place_exclusive(struct llama *l, struct job *job)
     for (size_t i = 0; i < l->n_slots; i++) {
         struct llama_slot *s = &l->slots[i];
         llama_forget(l, s);
-        job->plan.fresh |= llama_is_foreign(s, job);
+        job->plan.fresh |= llama_is_foreign(l, s, job);
         s->whose = llama_whose(job);
         s->state = SLOT_OWNED;
         s->job = job;
