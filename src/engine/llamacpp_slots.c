@@ -141,8 +141,10 @@ static void note_strangers(struct llama *l)
         const bool busy = s->state == SLOT_IDLE && s->processing;
         if (s->state == SLOT_IDLE && s->stranger)
             forget_stranger(l, s);
-        if (busy && s->busy_twice)
+        if (busy && s->busy_twice) {
+            forget_stranger(l, s);
             llama_make_zombie(l, s);
+        }
         s->busy_twice = busy && s->state == SLOT_IDLE;
     }
 }
