@@ -101,7 +101,9 @@ class OnTheBuiltInEngine(OutputCase):
     def test_other_weights_do_not(self):
         out = self.output(self.lab().url, "--ab", self.lab(seed=2).url, *self.CHAT)
         self.assertEqual((out["same_cached"]["n"], out["same_cached"]["equal"]), (6, 0))
-        self.assertEqual(out["same_cached"]["first_unit"]["n"], 6)
+        told = [p for p in out["pairs"] if None not in p["units"]]   # one may be empty
+        self.assertGreater(len(told), 0)
+        self.assertEqual(out["same_cached"]["first_unit"]["n"], len(told))
 
     def test_one_that_lies_of_its_counts_is_not_comparable(self):
         liar = self.lab()
