@@ -4,7 +4,7 @@
 import json
 import socket
 
-from harness import CHAT, Case, Client, chat_body, request_bytes, wait_until
+from harness import CHAT, ENGINE, Case, Client, chat_body, request_bytes, wait_until
 
 MESSAGES = "/v1/messages"
 
@@ -107,7 +107,8 @@ class Total(Case):
             engine.wait_held("head")
             self.assertEqual(gateway.fetch("POST", CHAT, chat_body("second")).status, 504)
             self.assertEqual(first.read_answer().status, 504)   # it came before
-        self.assertEqual(engine.bodies("second"), [])
+        if ENGINE in ("standin", "lab"):   # elsewhere the slot itself is free by then
+            self.assertEqual(engine.bodies("second"), [])
         engine.release("head", match="first")
 
     def test_in_mid_stream_the_answer_is_cut(self):

@@ -309,6 +309,18 @@ def restart(world):
     settle(world)
 
 
+def remove(path):
+    """A folder may still be written to through a descriptor of before."""
+    if not os.path.isdir(path):
+        os.unlink(path)
+        return
+
+    def gone():
+        shutil.rmtree(path, ignore_errors=True)
+        return not os.path.exists(path)
+    wait_until(gone, f"{path} is gone", PATIENCE_S)
+
+
 def round_folders(world):
     """Whole folders go, or lead elsewhere."""
     outside = os.path.join(world.folder, "outside")
@@ -334,8 +346,7 @@ def round_folders(world):
     if linked:
         os.unlink(where)
     expect(os.listdir(outside) == ["precious"], lambda: f"written to: {os.listdir(outside)}")
-    shutil.rmtree(where + ".away") if os.path.isdir(where + ".away") \
-        else os.unlink(where + ".away")
+    remove(where + ".away")
     load = world.load(10)
     finish(world, load)
     world.settle()
