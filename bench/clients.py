@@ -72,7 +72,7 @@ class Services:
     own; and one engine alone, with the flags that it has by itself."""
 
     def __init__(self, o, folder):
-        self.engines, self.gateways = {}, {}
+        self.engines, self.gateways, self.threads = {}, {}, o.threads
         for name, flags in (("bench", "managed"), ("aiperf", "managed"), ("stock", "stock")):
             home = os.path.join(folder, name)
             os.mkdir(home)
@@ -83,10 +83,19 @@ class Services:
                 self.gateways[name].share = o.holdout
 
     def start(self):
+        """Engines and gateways on the last cores, and this process with the clients that it
+        starts on the others, where there are as many: a client that takes much of a
+        processor would make the engine slower, and with it what is measured."""
+        cores = sorted(os.sched_getaffinity(0))
+        theirs = cores[-self.threads:]
+        if len(cores) > len(theirs):
+            os.sched_setaffinity(0, theirs)
         for name, engine in self.engines.items():
             engine.start()
             if name in self.gateways:
                 self.gateways[name].start()
+        if len(cores) > len(theirs):
+            os.sched_setaffinity(0, cores[:-self.threads])
 
     def stop(self):
         for gateway in self.gateways.values():
