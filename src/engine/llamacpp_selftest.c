@@ -191,12 +191,18 @@ static void on_restore_to_part(struct probe *p, int status, json_t *doc)
         go(p, STEP_PART);
 }
 
+/* Tokens of the prompt that the engine found in its slot, by its own count. */
+static json_int_t reused(json_t *doc)
+{
+    json_t *timings = json_object_get(doc, "timings");
+    return json_integer_value(json_object_get(timings, "cache_n"));
+}
+
 /* The window's rows end where the state does: nothing can go on before that, but for what
  * the engine keeps itself (context checkpoints, which lie elsewhere). */
 static void on_part(struct probe *p, int status, json_t *doc)
 {
-    json_t *t = json_object_get(doc, "timings");
-    const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
+    const json_int_t n = reused(doc);
     if (status != 200)
         llama_probe_observe(p, "the self-test's prompt did not run");
     else if (n == (json_int_t)p->look.n_tokens - CUT_TOKENS)
@@ -219,8 +225,7 @@ static bool same_answer(const struct llama_logits *before, json_t *doc)
 static void on_extend(struct probe *p, int status, json_t *doc)
 {
     char why[160];
-    json_t *t = json_object_get(doc, "timings");
-    const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
+    const json_int_t n = reused(doc);
     const uint32_t wanted = restored(p);
     if (status != 200 || n != (json_int_t)wanted) {
         snprintf(why, sizeof(why), "restored slots are not reused (%lld of %u tokens)",
@@ -251,8 +256,7 @@ static void on_beside(struct probe *p, int status, json_t *doc)
 
 static void on_again(struct probe *p, int status, json_t *doc)
 {
-    json_t *t = json_object_get(doc, "timings");
-    const json_int_t n = json_integer_value(json_object_get(t, "cache_n"));
+    const json_int_t n = reused(doc);
     p->l->empties_idle = status == 200 && n < (json_int_t)p->look.n_tokens / 2;
     go(p, STEP_CLEAN);
 }

@@ -142,8 +142,8 @@ static void note_strangers(struct llama *l)
         if (s->state == SLOT_IDLE && s->stranger)
             forget_stranger(l, s);
         if (busy && s->busy_twice) {
-            forget_stranger(l, s);
             llama_make_zombie(l, s);
+            s->whose = (struct hash128){0, 0};
         }
         s->busy_twice = busy && s->state == SLOT_IDLE;
     }
