@@ -16,21 +16,10 @@ PATH=$PATH:/usr/sbin:/sbin
 if [ -z "${UNPACK:-}" ] && command -v "$name"; then exit; fi # UNPACK=1: not an installed one
 dir=$(cd "$(dirname "$0")/.." && pwd)/build/$name
 
-# apt warns that root cannot drop to its sandbox user here; the files are verified anyway.
-download() {
-    (cd "$1" && apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}" >/dev/null 2>&1)
-}
-
-mkdir -p "${dir%/*}"
-exec 9>"$dir.lock"
-flock 9 # others may want it at the same time
+. "$(dirname "$0")/unpack.sh"
+lock "$dir"
 if [ ! -x "$dir/start" ]; then
-    tmp=$(mktemp -d)
-    trap 'rm -rf "$tmp"' EXIT
-    download "$tmp" || { echo "Debian's $name cannot be downloaded" >&2; exit 1; }
-    rm -rf "$dir"
-    mkdir -p "$dir"
-    for package in "$tmp"/*.deb; do dpkg-deb -x "$package" "$dir"; done
+    unpack "$dir" "${packages[@]}"
     libs=$(find "$dir" -name '*.so.*' -printf '%h\n' | sort -u | paste -sd:)
     printf '#!/bin/bash\nLD_LIBRARY_PATH=%q exec %q "$@"\n' \
         "$libs" "$dir/usr/sbin/$name" >"$dir/start.new"
