@@ -54,6 +54,21 @@ class BenchCase(Case):
     def report(self, *arguments, status=0):
         return json.loads(self.bench(*arguments, "--json", "-", status=status).stdout)
 
+    def check_manual(self, report):
+        """Every field of it stands in docs/bench.md."""
+        names = set()
+
+        def walk(value):
+            for k, v in value.items() if isinstance(value, dict) else ():
+                names.add(k)
+                walk(v)
+            for v in value if isinstance(value, list) else ():
+                walk(v)
+        walk(report)
+        with open(os.path.join(ROOT, "docs/bench.md"), encoding="utf-8") as f:
+            manual = f.read()
+        self.assertEqual([n for n in sorted(names) if f"`{n}`" not in manual], [])
+
 
 class Clocks(BenchCase):
     def test_times_are_at_least_the_delays(self):
@@ -353,18 +368,7 @@ class Reports(BenchCase):
         stub = self.stub()
         report = self.report(stub.url, "--ab", stub.url, "--requests", 5, "--warmup", 1,
                              "--rate", 100)
-        names = set()
-
-        def walk(value):
-            for k, v in value.items() if isinstance(value, dict) else ():
-                names.add(k)
-                walk(v)
-            for v in value if isinstance(value, list) else ():
-                walk(v)
-        walk(report)
-        with open(os.path.join(ROOT, "docs/bench.md"), encoding="utf-8") as f:
-            manual = f.read()
-        self.assertEqual([n for n in sorted(names) if f"`{n}`" not in manual], [])
+        self.check_manual(report)
 
     def test_progress_is_for_terminals(self):
         stub = self.stub(timed(0.7, 0, 1))

@@ -11,7 +11,7 @@ import time
 
 from harness import PATIENCE_S, binary, wait_until
 from stub_service import DONE, begin_stream, end_stream, event, role, send_chunk, send_json, timed
-from test_bench import ROOT, BenchCase, whole
+from test_bench import BenchCase, whole
 
 
 def full_from(first):
@@ -265,18 +265,7 @@ class Steps(BenchCase):
     def test_the_fields_are_those_of_the_manual(self):
         report = self.report(self.stub().url, "--ab", self.stub().url, "--rate", "50,90",
                              "--requests", 5, "--good", "ttft=1s,gap=1s,total=1s")
-        names = set()
-
-        def walk(value):
-            for k, v in value.items() if isinstance(value, dict) else ():
-                names.add(k)
-                walk(v)
-            for v in value if isinstance(value, list) else ():
-                walk(v)
-        walk(report)
-        with open(os.path.join(ROOT, "docs/bench.md"), encoding="utf-8") as f:
-            manual = f.read()
-        self.assertEqual([n for n in sorted(names) if f"`{n}`" not in manual], [])
+        self.check_manual(report)
 
     def test_what_is_wrong_is_said(self):
         for words, *flags in (

@@ -9,7 +9,8 @@ import shutil
 import ssl
 import subprocess
 
-from harness import (CHAT, Case, Client, ROOT, chat_body, request_bytes, sha256, wait_until)
+from harness import (CHAT, Case, Client, ROOT, chat_body, request_bytes, sha256,
+                     step_by_step, wait_until)
 from tls_front import Authority
 
 
@@ -84,14 +85,7 @@ class Proxy(Case):
             self.e.wait_held("event")
             self.e.release("event", 1)
             self.assertEqual(client.read_head().status, 200)
-            events = client.events()
-            seen = [next(events)[0]]
-            for _ in range(3):
-                self.e.wait_held("event")
-                self.e.release("event", 1)
-                seen.append(next(events)[0])
-            self.e.release("event")
-            seen += [x[0] for x in events]
+            seen = step_by_step(client, self.e)
         self.assertEqual(b"".join(seen), bytes(self.e.generations()[-1].sent))
         self.assertEqual(self.e.generations()[-1].header("Authorization"), ["Bearer k"])
 

@@ -8,7 +8,7 @@ import threading
 import time
 
 from harness import (CHAT, Case, chat_body, fetch, request_bytes, sha256,
-                     stream_events, wait_until)
+                     step_by_step, stream_events, wait_until)
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -418,14 +418,8 @@ class Streams(Case):
             self.e.wait_held("event")
             self.e.release("event", 1)
             client.read_head()
-            events = client.events()
-            seen = [next(events)[0]]
-            for _ in range(6):
-                self.e.wait_held("event")
-                self.e.release("event", 1)
-                seen.append(next(events)[0])
-            self.e.release("event")
-            self.assertEqual(list(events), [])
+            seen = step_by_step(client, self.e, 7)
+            self.assertEqual(len(seen), 7)   # and no more
         self.assertEqual(b"".join(seen), bytes(self.e.generations()[-1].sent))
         self.assertEqual(seen[-1], b"data: [DONE]\n\n")
 

@@ -10,7 +10,7 @@ import subprocess
 import threading
 
 from harness import (CHAT, Case, Gateway, binary, chat_body, request_bytes, sha256,
-                     stream_events, wait_until, words)
+                     step_by_step, stream_events, wait_until, words)
 from tls_front import Authority, Front, server_context
 
 UNREACHABLE = 502
@@ -228,14 +228,7 @@ class Relayed(Sealed):
             self.e.wait_held("event")
             self.e.release("event", 1)
             client.read_head()
-            events = client.events()
-            seen = [next(events)[0]]
-            for _ in range(3):
-                self.e.wait_held("event")
-                self.e.release("event", 1)
-                seen.append(next(events)[0])
-            self.e.release("event")
-            seen += [x[0] for x in events]
+            seen = step_by_step(client, self.e)
         self.assertEqual(b"".join(seen), bytes(self.e.generations()[-1].sent))
 
     def test_store_mode_works_behind_TLS(self):

@@ -225,27 +225,16 @@ class Stage:
         if left:
             raise Wrong(f"left in the slot directory: {left[:5]}")
 
-    def descriptors(self):
-        folder = f"/proc/{self.gateway.child.pid}/fd"
-        kinds = collections.Counter()
-        for fd in os.listdir(folder):
-            try:
-                target = os.readlink(os.path.join(folder, fd))
-            except OSError:
-                continue
-            kinds["sockets" if target.startswith("socket:") else "files"] += 1
-        return kinds
-
     def check_descriptors(self):
         """As many files as behind the first scene; sockets: listening ones, the pool, and
         the connection that is about to close."""
         if self.files is None:
-            self.files = self.descriptors()["files"]
+            self.files = self.gateway.descriptors()["files"]
         try:
-            wait_until(lambda: self.descriptors()["files"] <= self.files
-                       and self.descriptors()["sockets"] <= 2 + 16, "", 10)
+            wait_until(lambda: self.gateway.descriptors()["files"] <= self.files
+                       and self.gateway.descriptors()["sockets"] <= 2 + 16, "", 10)
         except AssertionError:
-            raise Wrong(f"{self.descriptors()} open, {self.files} files before") from None
+            raise Wrong(f"{self.gateway.descriptors()} open, {self.files} files before") from None
 
     # ---- one call fails ---------------------------------------------------------------------
 

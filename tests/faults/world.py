@@ -149,17 +149,6 @@ class World:
             self.gateway.wait_ready(mode)
         self.gateway.wait_quiet()
 
-    def open_files(self):
-        folder = f"/proc/{self.gateway.child.pid}/fd"
-        kinds = collections.Counter()
-        for fd in os.listdir(folder):
-            try:
-                target = os.readlink(os.path.join(folder, fd))
-            except OSError:
-                continue
-            kinds["sockets" if target.startswith("socket:") else "files"] += 1
-        return kinds
-
     def log(self):
         """Lines since the round began."""
         return self.gateway.output[self.log_from:]
@@ -194,13 +183,13 @@ class World:
 
     def _check_descriptors(self):
         """Files as after the start; sockets within the pool."""
-        now = self.open_files()
+        now = self.gateway.descriptors()
         if not self.files:
             self.files = now["files"]
         try:
-            wait_until(lambda: self.open_files()["files"] <= self.files, "", 5)
+            wait_until(lambda: self.gateway.descriptors()["files"] <= self.files, "", 5)
         except AssertionError:
-            return [f"{self.open_files()['files']} files open, {self.files} at the start"]
+            return [f"{self.gateway.descriptors()['files']} files open, {self.files} at the start"]
         if now["sockets"] > POOL + 12:
             return [f"{now['sockets']} sockets open"]
         return []

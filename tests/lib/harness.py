@@ -6,6 +6,7 @@ the system picks. It never sleeps for luck: it waits for something it can observ
 deadline. Where a test fails, the gateway's output is shown.
 """
 
+import collections
 import hashlib
 import http.client
 import json
@@ -228,6 +229,19 @@ class Client:
             self.sock.settimeout(PATIENCE_S)
 
 
+def step_by_step(client, engine, n=4):
+    """Events of a stream whose engine holds "event" and has let go of one: n of them, each
+    before the next one exists, then the rest."""
+    events = client.events()
+    seen = [next(events)[0]]
+    while len(seen) < n:
+        engine.wait_held("event")
+        engine.release("event", 1)
+        seen.append(next(events)[0])
+    engine.release("event")
+    return seen + [x[0] for x in events]
+
+
 def request_bytes(method, path, body=None, headers=(), host="test"):
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
     lines += [f"{k}: {v}" for k, v in headers]
@@ -412,6 +426,18 @@ class Gateway:
     def resident_kib(self):
         with open(f"/proc/{self.child.pid}/status", encoding="ascii") as f:
             return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1])
+
+    def descriptors(self):
+        """How many of its descriptors are "sockets", and how many are "files"."""
+        folder = f"/proc/{self.child.pid}/fd"
+        kinds = collections.Counter()
+        for fd in os.listdir(folder):
+            try:
+                target = os.readlink(os.path.join(folder, fd))
+            except OSError:
+                continue
+            kinds["sockets" if target.startswith("socket:") else "files"] += 1
+        return kinds
 
     # -- the admin side: the only place that knows its shape --
 
