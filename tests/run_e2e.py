@@ -26,11 +26,10 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 FILE_TIMEOUT_S = 300
 LLAMA_FILE_TIMEOUT_S = 1200  # each test starts an engine that takes seconds
-# Files that bring an engine of their own or need none; and one that is not about engines.
+# Files that bring an engine of their own or need none.
 OWN = {"test_bench", "test_bench_clients", "test_bench_inputs", "test_bench_output",
        "test_bench_page", "test_bench_steps", "test_cli", "test_demo", "test_kvsize", "test_lab",
        "test_lesson", "test_standin", "test_store_cli", "test_whole"}
-NOT_FOR_LLAMA = OWN | {"test_smuggling"}
 FAILED = re.compile(r"^FAILED +\S*\.(test_\w+) ")
 NEEDS_STANDIN = re.compile(r"^skipped .*: needs the stand-in: (.*)$")
 sys.path[:0] = [os.path.join(HERE, "lib"), os.path.join(HERE, "e2e")]
@@ -123,8 +122,7 @@ def spawn(engine, path, words):
 
 def files_for(engine):
     files = sorted(glob.glob(os.path.join(HERE, "e2e", "test_*.py")))
-    left_out = {"standin": set(), "lab": OWN}.get(engine, NOT_FOR_LLAMA)
-    return [f for f in files if os.path.basename(f)[:-3] not in left_out]
+    return [f for f in files if engine == "standin" or os.path.basename(f)[:-3] not in OWN]
 
 
 def show(engine, lines, reasons):

@@ -161,13 +161,15 @@ def attempt(tree, mutant):
         write(files, 0)
 
 
-def show(rows, markdown):
-    if not markdown:
-        return
-    print("\n| family | fault | result |\n|---|---|---|")
+def show(rows):
+    """As docs/field-reports.md has them; what was not killed is marked."""
+    faults = {}
     for mutant, (result, why) in rows:
-        more = f" ({'; '.join(why)})" if why else ""
-        print(f"| {mutant.family} | {mutant.fault} | {result}{more} |")
+        mark = "" if result == "killed" else f" ({result}: {' '.join(why)})"
+        faults.setdefault(mutant.family, []).append(mutant.fault + mark)
+    print("\n| family | faults |\n|---|---|")
+    for family in sorted(faults, key=lambda f: ("KHC".index(f[0]), f)):
+        print(f"| {', '.join(family.split())} | {'; '.join(faults[family])} |")
 
 
 def main():
@@ -175,7 +177,8 @@ def main():
     parser.add_argument("families", nargs="*", metavar="FAMILY")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
-    mutants = [m for m in MUTANTS if not arguments.families or m.family in arguments.families]
+    wanted = set(arguments.families)
+    mutants = [m for m in MUTANTS if not wanted or wanted & set(m.family.split())]
     folder = tempfile.mkdtemp(prefix="incipit-mutants-")
     rows = []
     try:
@@ -192,7 +195,8 @@ def main():
                   f"({time.monotonic() - began:.0f} s) {' '.join(row[1])}", flush=True)
     finally:
         shutil.rmtree(folder, True)
-    show(rows, arguments.markdown)
+    if arguments.markdown:
+        show(rows)
     killed = sum(row[0] == "killed" for _, row in rows)
     print(f"{killed} of {len(rows)} killed")
     return 0 if killed == len(rows) and not useless else 1

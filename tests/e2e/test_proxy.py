@@ -184,9 +184,10 @@ class Requests(Case):
             answer = client.read_answer()
             self.assertTrue(answer.complete)
             self.assertEqual(answer.get("Transfer-Encoding"), None)
-            if (answer.get("Connection") or "").lower() == "keep-alive":
-                client.send(b"GET /health HTTP/1.0\r\n\r\n")
-                self.assertEqual(client.read_answer().status, 200)
+            self.assertEqual(answer.get("Connection"), "keep-alive")
+            client.send(b"GET /health HTTP/1.0\r\n\r\n")
+            self.assertEqual(client.read_answer().status, 200)
+            self.assertTrue(client.wait_closed())
 
     def test_K19_big_bodies_arrive(self):
         for size in (2 << 20, 20 << 20):
@@ -431,6 +432,17 @@ class Streams(Case):
             answer = self.g.fetch("POST", CHAT, chat_body(
                 "漢字", stream=True, stream_options={"include_usage": True}))
             self.assertEqual(answer.body, bytes(self.e.generations()[-1].sent), change)
+
+    def test_K02_letters_that_are_cut_arrive(self):
+        text = ('data: {"choices":[{"delta":{"content":"é漢😀"}}]}\n\n'.encode()
+                + b"data: \xff\xe6\xbc\n\ndata: [DONE]\n\n")
+        for size in (1, 2, 3):
+            pieces = [text[at:at + size] for at in range(0, len(text), size)]
+            self.e.script(CHAT, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                          b"Transfer-Encoding: chunked\r\n\r\n",
+                          *[b"%x\r\n%s\r\n" % (len(p), p) for p in pieces], b"0\r\n\r\n")
+            answer = self.g.fetch("POST", CHAT, chat_body("letters", stream=True))
+            self.assertEqual((answer.complete, answer.body), (True, text), size)
 
     def test_K05_no_usage_that_was_not_asked_for(self):
         for more in ({}, {"stream_options": {"include_usage": False}}):

@@ -182,8 +182,9 @@ class Taken(Shared):
                 client.send(raw + HIDDEN.replace(b"/smuggled", b"/next"), cut)
                 # The engine finds "abc" no JSON: its own answer shows that it got there.
                 answer = client.read_answer()
-                self.assertEqual(answer.status, 500)
                 record = self.e.requests("/tokenize")[-1]
+                self.assertGreaterEqual(answer.status, 400)
+                self.assertEqual(answer.status, record.status)
                 self.assertEqual(record.body, b"abc")
                 self.assertEqual(record.header("Content-Length"), ["3"])
                 self.assertEqual(record.header("Transfer-Encoding"), [])
@@ -210,8 +211,10 @@ class Taken(Shared):
         for method in (b"PURGE", b"get", b"M-SEARCH"):
             with self.g.client() as client:
                 client.send(method + b" /odd-method HTTP/1.1\r\nHost: x\r\n\r\n")
-                self.assertEqual(client.read_answer().status, 404)
-            self.assertEqual(self.e.requests()[-1].method, method.decode())
+                answer = client.read_answer()
+            record = self.e.requests("/odd-method")[-1]
+            self.assertEqual(record.method, method.decode())
+            self.assertEqual(answer.status, record.status)
 
     def test_H35_OPTIONS_star_is_answered(self):
         with self.g.client() as client:

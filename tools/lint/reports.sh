@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# docs/field-reports.md has a row for each family, and every test that it names exists.
+# docs/field-reports.md has a row for each family, every test that it names exists, and for
+# every row with tests tests/mutants.py has a fault that they must see.
 set -uo pipefail
 
 docs=docs/field-reports.md
@@ -20,4 +21,11 @@ while IFS=: read -r file name; do
         bad=1
     fi
 done < <(grep -oE '`test_[a-z0-9_]+:[A-Za-z0-9_]+`' $docs | tr -d '`' | sort -u)
+
+# Names of a table row stand in its first cell; of a fault, in the first text of its row.
+ids='[KH][0-9][0-9]|CVE-[0-9]+-[0-9]+'
+faults=$(sed -nE 's/^    \("([^"]+)", .*/\1/p' tests/mutants.py | tr ' ' '\n' | sort -u)
+while read -r row; do
+    grep -qx "$row" <<<"$faults" || { echo "tests/mutants.py: no fault for $row"; bad=1; }
+done < <(grep '`test_' $docs | cut -d'|' -f2 | grep -oE "$ids" | sort -u)
 exit $bad
