@@ -77,7 +77,8 @@ struct slice jlex_raw(const struct jlex *j, const struct jlex_token *t);
 
 /*
  * The decoded text of a key or string: the body's own bytes where nothing is escaped,
- * else decoded into `tmp`. A text that does not fit has ptr NULL.
+ * else decoded into `tmp`. One of at most cap − JLEX_DECODE_ROOM bytes fits; a text that
+ * does not has ptr NULL.
  */
 struct slice jlex_text(const struct jlex *j, const struct jlex_token *t, char *tmp,
                        size_t cap);

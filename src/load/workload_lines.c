@@ -14,7 +14,7 @@
 #include "base/buf.h"
 #include "base/mem.h"
 
-#define MAX_TEXT 4096
+#define MAX_TEXT 4095 /* bytes */
 
 enum lack { LACK_MODEL = 1, LACK_STREAM = 2, LACK_USAGE = 4, LACK_LIMIT = 8, EMPTY = 16 };
 
@@ -58,18 +58,17 @@ static const char *keep_text(struct lines *l, char *text)
     return l->texts[l->n_texts++] = text;
 }
 
-/* A copy of a string without zeros and with less than MAX_TEXT bytes, or NULL. */
+/* A copy of a string without zeros and with at most MAX_TEXT bytes, or NULL. */
 static char *decode(const struct input_value *v)
 {
-    char tmp[MAX_TEXT];
+    char tmp[MAX_TEXT + JLEX_DECODE_ROOM];
     struct jlex j;
     struct jlex_token t;
     jlex_init(&j, v->text);
     if (jlex_next(&j, &t) != JLEX_STRING)
         return NULL;
     const struct slice text = jlex_text(&j, &t, tmp, sizeof(tmp));
-    const bool good =
-        text.ptr && text.len < sizeof(tmp) && !memchr(text.ptr, 0, text.len);
+    const bool good = text.ptr && text.len <= MAX_TEXT && !memchr(text.ptr, 0, text.len);
     return good ? mem_dup(text.ptr, text.len) : NULL;
 }
 
@@ -96,8 +95,7 @@ static int take_expect(struct lines *l, const struct input_value *v, const char 
     char *copy = decode(v);
     if (!copy || !*copy) {
         free(copy);
-        return err_set(e, ERR_FORMAT, "\"expect\" is a text of 1 to %d bytes",
-                       MAX_TEXT - 1);
+        return err_set(e, ERR_FORMAT, "\"expect\" is a text of 1 to %d bytes", MAX_TEXT);
     }
     *out = keep_text(l, copy);
     return 0;

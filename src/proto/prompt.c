@@ -182,7 +182,7 @@ static bool take_prompt(struct scan *s, const struct field *f, struct jlex_token
 /* All members without a row in top_fields: an option of the root, or of no interest. */
 static bool take_root(struct scan *s, const struct field *f, struct jlex_token *value)
 {
-    char tmp[PROMPT_MAX_KEY_TEXT];
+    char tmp[PROMPT_KEY_ROOM];
     const struct slice name = prompt_key_text(s, &s->key, tmp);
     size_t i = 0;
     while (i < prompt_root_n_fields && !slice_eq(prompt_root_fields[i].name, name))

@@ -26,7 +26,7 @@ static bool is_text_type(struct slice type)
 
 static bool take_type(struct scan *s, const struct field *f, struct jlex_token *value)
 {
-    char tmp[PROMPT_MAX_KEY_TEXT];
+    char tmp[PROMPT_KEY_ROOM];
     if (value->type != JLEX_STRING)
         return prompt_fail(s, "string expected", value->start);
     s->text_type = is_text_type(prompt_key_text(s, value, tmp));

@@ -41,9 +41,10 @@ bool prompt_note(struct scan *s, uint32_t what, const struct jlex_token *t)
 }
 
 struct slice prompt_key_text(const struct scan *s, const struct jlex_token *t,
-                             char tmp[PROMPT_MAX_KEY_TEXT])
+                             char tmp[PROMPT_KEY_ROOM])
 {
-    return jlex_text(&s->j, t, tmp, PROMPT_MAX_KEY_TEXT);
+    const struct slice text = jlex_text(&s->j, t, tmp, PROMPT_KEY_ROOM);
+    return t->escaped && text.len > PROMPT_MAX_KEY ? slice_make(NULL, 0) : text;
 }
 
 /* FNV-1a. A collision makes a body unreadable, which costs no more than a hit. */
@@ -87,7 +88,7 @@ static bool keys_add(struct scan *s, struct keys *keys, struct slice name)
 /* Takes the members of an object whose opening brace was read. */
 bool prompt_members(struct scan *s, const struct field *fields)
 {
-    char tmp[PROMPT_MAX_KEY_TEXT];
+    char tmp[PROMPT_KEY_ROOM];
     struct keys keys;
     keys.n = 0;
     while (jlex_next(&s->j, &s->key) == JLEX_KEY) {

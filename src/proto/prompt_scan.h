@@ -11,8 +11,9 @@
 #include "prompt_spans.h"
 #include "proto/jlex.h"
 
-#define PROMPT_FIRST_SPANS 64   /* room for them at first */
-#define PROMPT_MAX_KEY_TEXT 256 /* decoded bytes of a key with escapes */
+#define PROMPT_FIRST_SPANS 64 /* room for them at first */
+#define PROMPT_MAX_KEY 256    /* decoded bytes of a key with escapes */
+#define PROMPT_KEY_ROOM (PROMPT_MAX_KEY + JLEX_DECODE_ROOM)
 
 struct scan {
     struct prompt *p;
@@ -35,9 +36,10 @@ struct field {
 /* Gives the body up; the first reason is kept. Returns false. */
 bool prompt_fail(struct scan *s, const char *why, size_t at);
 
-/* Decoded text of a key or string; ptr NULL where it is longer than `tmp`. */
+/* Decoded text of a key or string; ptr NULL where it has escapes and is longer than
+ * PROMPT_MAX_KEY. */
 struct slice prompt_key_text(const struct scan *s, const struct jlex_token *t,
-                             char tmp[PROMPT_MAX_KEY_TEXT]);
+                             char tmp[PROMPT_KEY_ROOM]);
 
 /* Notes a value as a span of the frame; the index is SPAN_NONE beyond the limit. */
 bool prompt_note(struct scan *s, uint32_t what, const struct jlex_token *t);

@@ -152,6 +152,20 @@ static void test_prompt_scan_finds_keys_that_are_written_with_escapes(void **sta
                       "duplicate key");
 }
 
+static void test_prompt_scan_reads_a_key_with_escapes_of_256_bytes(void **state)
+{
+    char *good = mem_printf("{\"\\u0078%0255d\":1,\"messages\":[]}", 0),
+         *bad = mem_printf("{\"\\u0078%0256d\":1,\"messages\":[]}", 0),
+         *plain = mem_printf("{\"%01000d\":1,\"messages\":[]}", 0);
+    (void)state;
+    assert_chat(good, "<R`Ac>");
+    assert_chat(plain, "<R`Ac>");
+    assert_unreadable(PROMPT_CHAT, bad, "key too long");
+    free(good);
+    free(bad);
+    free(plain);
+}
+
 static void test_prompt_scan_refuses_a_key_twice_where_it_matters(void **state)
 {
     static const char *const bodies[] = {
@@ -688,6 +702,7 @@ int main(void)
         cmocka_unit_test(test_prompt_scan_knows_what_is_absent),
         cmocka_unit_test(test_prompt_scan_says_where_a_field_can_be_put_in),
         cmocka_unit_test(test_prompt_scan_finds_keys_that_are_written_with_escapes),
+        cmocka_unit_test(test_prompt_scan_reads_a_key_with_escapes_of_256_bytes),
         cmocka_unit_test(test_prompt_scan_refuses_a_key_twice_where_it_matters),
         cmocka_unit_test(test_prompt_scan_refuses_wrong_types),
         cmocka_unit_test(test_prompt_scan_refuses_a_body_without_prompt),
