@@ -40,6 +40,12 @@ enum options_isolation {
     OPTIONS_CREDENTIAL
 };
 enum options_credentials { OPTIONS_PASS, OPTIONS_REMOVE, OPTIONS_REPLACE };
+enum options_hidden { OPTIONS_HIDDEN_REMOVE, OPTIONS_HIDDEN_REFUSE, OPTIONS_HIDDEN_PASS };
+enum options_forwarded {
+    OPTIONS_FORWARDED_CHECK,
+    OPTIONS_FORWARDED_APPEND,
+    OPTIONS_FORWARDED_REMOVE
+};
 enum options_admission { OPTIONS_ADMIT_ALL, OPTIONS_SECOND_SIGHT };
 enum options_on_disconnect { OPTIONS_ABORT, OPTIONS_LET_END };
 enum options_admin_paths { OPTIONS_ADMIN_REFUSE, OPTIONS_ADMIN_RELAY };
@@ -158,8 +164,10 @@ struct options {
     uint64_t streams_ping_ms; /* 0: none */
     bool headers_cache_status;
     bool headers_server_timing;
-    char *headers_allow_origin; /* "", "*", or origins with blanks between them */
-    int log_level;              /* enum log_level */
+    char *headers_allow_origin;   /* "", "*", or origins with blanks between them */
+    int headers_hidden_line_ends; /* enum options_hidden */
+    int headers_forwarded_for;    /* enum options_forwarded */
+    int log_level;                /* enum log_level */
     bool log_access;
     uint64_t workers;
 };

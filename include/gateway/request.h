@@ -58,6 +58,7 @@ struct request_world {
     uint64_t total_ms;                         /* for one of them */
     uint64_t ping_ms;                          /* gateway/ping.h; 0: never */
     const char *allow_origin;                  /* gateway/cors.h */
+    int hidden_line_ends, forwarded_for;       /* gateway/headers.h */
     bool relay_admin_paths, cache_status, server_timing, access_log;
     bool drain_gone;     /* let the engine end what a client left behind */
     struct list orphans; /* requests without a client that the engine is at */

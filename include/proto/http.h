@@ -134,4 +134,11 @@ void http_write_last_chunk(struct buf *b);
  */
 bool http_normal_path(struct slice target, struct buf *out);
 
+/*
+ * A CR, LF or NUL is percent-encoded in the value of a header: "%0D", or "%u000D". Such a
+ * value is harmless, unless a reader decodes values behind its own checks, as cpp-httplib
+ * did before 0.44, the HTTP library of llama-server (CVE-2026-45372).
+ */
+bool http_value_hides_line_end(struct slice value);
+
 #endif

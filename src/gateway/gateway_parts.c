@@ -166,6 +166,8 @@ void gateway_apply(struct gateway *g, const struct gateway_secrets *s)
     w->ping_ms = o->streams_ping_ms;
     w->cache_status = o->headers_cache_status;
     w->allow_origin = o->headers_allow_origin;
+    w->hidden_line_ends = o->headers_hidden_line_ends;
+    w->forwarded_for = o->headers_forwarded_for;
     w->server_timing = o->headers_server_timing;
     w->access_log = o->log_access;
     g->admin.key = s->admin_key;

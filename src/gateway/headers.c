@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "gateway/headers.h"
 
+#include <stdio.h>
+
+#include "base/log.h"
 #include "gateway/credential.h"
+#include "gateway/forwarded.h"
 #include "gateway/request.h"
 
 static bool is(struct slice name, const char *text)
@@ -30,25 +34,74 @@ static void put_target(struct buf *out, struct slice target)
     buf_append(out, target.ptr + at, target.len - at);
 }
 
-void headers_to_engine(struct buf *out, const struct http_head *h,
-                       const struct replica *r, int credentials, size_t length)
+static bool is_ours(const struct http_head *h, struct slice name)
 {
+    return http_head_hop_by_hop(h, name) || is(name, "Host") || is(name, "Expect") ||
+           is(name, "X-Conversation-Id");
+}
+
+/* An engine may read it in another way than we do. */
+static bool is_doubtful(const struct http_head *h, const struct http_header *x,
+                        const struct headers_rules *rules)
+{
+    if (forwarded_is_header(x->name))
+        return !forwarded_is_sound(h);
+    return rules->hidden_line_ends != OPTIONS_HIDDEN_PASS &&
+           http_value_hides_line_end(x->value);
+}
+
+static void tell_removed(const struct headers_rules *rules, struct slice name)
+{
+    char text[64];
+    const size_t n = name.len < sizeof(text) ? name.len : sizeof(text) - 1;
+    snprintf(text, sizeof(text), "%.*s", (int)n, name.ptr);
+    log_event(LOG_DEBUG, "header-removed", "id", "%s", rules->id, "name", "%s", text,
+              NULL);
+}
+
+static bool goes_on(const struct http_head *h, const struct http_header *x,
+                    const struct headers_rules *rules)
+{
+    if (is_ours(h, x->name) ||
+        (rules->credentials != OPTIONS_PASS && credential_is_header(x->name)) ||
+        (rules->forwarded_for == OPTIONS_FORWARDED_REMOVE &&
+         forwarded_is_header(x->name)))
+        return false;
+    const bool doubtful = is_doubtful(h, x, rules);
+    if (doubtful)
+        tell_removed(rules, x->name);
+    return !doubtful;
+}
+
+void headers_to_engine(struct buf *out, const struct http_head *h,
+                       const struct replica *r, const struct headers_rules *rules,
+                       size_t length)
+{
+    const bool append = rules->forwarded_for == OPTIONS_FORWARDED_APPEND;
     buf_append_slice(out, h->method);
     buf_printf(out, " %s", upstream_prefix(r->up));
     put_target(out, h->target);
     buf_printf(out, " HTTP/1.1\r\nHost: %s\r\n", upstream_host(r->up));
-    if (credentials == OPTIONS_REPLACE)
+    if (rules->credentials == OPTIONS_REPLACE)
         buf_append_str(out, r->authorization);
     for (size_t i = 0; i < h->n_headers; i++) {
         const struct http_header *x = &h->headers[i];
-        if (!http_head_hop_by_hop(h, x->name) && !is(x->name, "Host") &&
-            !is(x->name, "Expect") && !is(x->name, "X-Conversation-Id") &&
-            (credentials == OPTIONS_PASS || !credential_is_header(x->name)))
+        if (goes_on(h, x, rules) && !(append && forwarded_is_header(x->name)))
             http_write_header(out, x->name, x->value);
     }
+    if (append)
+        forwarded_put(out, forwarded_is_sound(h) ? h : NULL, rules->peer);
     if (h->body != HTTP_BODY_NONE)
         buf_printf(out, "Content-Length: %zu\r\n", length);
     buf_append_str(out, "\r\n");
+}
+
+bool headers_hide_line_end(const struct http_head *h)
+{
+    for (size_t i = 0; i < h->n_headers; i++)
+        if (http_value_hides_line_end(h->headers[i].value))
+            return true;
+    return false;
 }
 
 void headers_to_client(struct buf *out, const struct http_head *h, bool stream)

@@ -36,6 +36,8 @@ static const char *const admission_names[] = {"all", "second-sight", NULL};
 static const char *const disconnect_names[] = {"abort", "drain", NULL};
 static const char *const admin_names[] = {"refuse", "relay", NULL};
 static const char *const credential_names[] = {"pass", "remove", "replace", NULL};
+static const char *const hidden_names[] = {"remove", "refuse", "pass", NULL};
+static const char *const forwarded_names[] = {"check", "append", "remove", NULL};
 static const char *const level_names[] = {"debug", "info", "warn", "error", NULL};
 
 /* clang-format off */
@@ -208,6 +210,13 @@ static const struct options_row rows[] = {
      "Whether answers carry the header Server-Timing."},
     {"headers.allow_origin", ORIGINS, AT(headers_allow_origin), "", 0, 1024, NULL,
      "Origins of pages in browsers that may read answers, or *; empty: as engines say."},
+    {"headers.hidden_line_ends", CHOICE, AT(headers_hidden_line_ends), "remove", 0, 0,
+     hidden_names,
+     "Of requests, headers with %0D, %0A or %00 in them: remove, refuse all, or pass."},
+    {"headers.forwarded_for", CHOICE, AT(headers_forwarded_for), "check", 0, 0,
+     forwarded_names,
+     "X-Forwarded-For: as it came where it is a list of addresses, and the client's "
+     "behind it (append), or never (remove)."},
     {"log.level", CHOICE, AT(log_level), "info", 0, 0, level_names,
      "Least severity that is logged."},
     {"log.access", SWITCH, AT(log_access), "on", 0, 0, NULL,

@@ -518,7 +518,12 @@ static void send_upstream(struct request *rq)
         length += cr.body[1].len;
     }
     struct buf head = {0};
-    headers_to_engine(&head, h, rq->target->replica, rq->target->credentials, length);
+    const struct headers_rules rules = {.credentials = rq->target->credentials,
+                                        .hidden_line_ends = rq->w->hidden_line_ends,
+                                        .forwarded_for = rq->w->forwarded_for,
+                                        .peer = front_peer(rq->client),
+                                        .id = rq->id};
+    headers_to_engine(&head, h, rq->target->replica, &rules, length);
     cr.head = buf_slice(&head);
     rq->call = call_start(rq->target->replica->up, &cr, &events, rq);
     buf_free(&head);
@@ -667,6 +672,13 @@ void request_start(struct request_world *w, struct front_request *client)
     }
     if (rq->route.bad_path) {
         reject(rq, 400, "invalid_request_error", "the path cannot be normalised",
+               STATS_REJECTED);
+        return;
+    }
+    if (w->hidden_line_ends == OPTIONS_HIDDEN_REFUSE && headers_hide_line_end(h)) {
+        reject(rq, 400, "invalid_request_error",
+               "a header has %0D, %0A or %00 in its value; headers.hidden_line_ends "
+               "decides on it",
                STATS_REJECTED);
         return;
     }

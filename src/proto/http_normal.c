@@ -2,9 +2,13 @@
 #include "http_parts.h"
 
 /*
- * What a target means, to decide on routes only; what is forwarded stays as it came.
- * Upstreams differ in what they decode and fold, so the copy is what the most eager of
- * them would understand, and what they could understand in different ways is refused.
+ * What the most eager reader would understand.
+ *
+ * Of a target, to decide on routes only; what is forwarded stays as it came. Upstreams
+ * differ in what they decode and fold, so the copy is what the most eager of them would
+ * make of it, and what they could understand in different ways is refused.
+ *
+ * Of a header's value, whether it would hold the end of a line.
  */
 
 static bool is_unreserved(char c)
@@ -92,4 +96,32 @@ bool http_normal_path(struct slice target, struct buf *out)
     if (!buf_len(out))
         buf_append_char(out, '/');
     return true;
+}
+
+/* What the first `n` hexadecimal digits say; -1 where there are no such. */
+static int hex_number(struct slice s, size_t n)
+{
+    int number = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int digit = i < s.len ? http_scan_hex(s.ptr[i]) : -1;
+        if (digit < 0)
+            return -1;
+        number = number << 4 | digit;
+    }
+    return number;
+}
+
+bool http_value_hides_line_end(struct slice value)
+{
+    while (value.len) {
+        const bool escape = value.ptr[0] == '%';
+        value = slice_make(value.ptr + 1, value.len - 1);
+        if (!escape || !value.len)
+            continue;
+        const struct slice behind = {value.ptr + 1, value.len - 1};
+        const int c = value.ptr[0] == 'u' ? hex_number(behind, 4) : hex_number(value, 2);
+        if (c == '\r' || c == '\n' || c == '\0')
+            return true;
+    }
+    return false;
 }

@@ -258,6 +258,86 @@ class Untouched(FamilyCase):
         self.assert_clean()
 
 
+class Misread(FamilyCase):
+    """Values of headers that an engine's HTTP library may read in another way than we do."""
+
+    HIDDEN = [*(f"a%{c}b" for c in ("0d", "0D", "0a", "0A", "00", "u000d", "u000A", "u0000")),
+              "http://a%0D%0AX-Evil:%201"]
+    ODD = ["", ",", ", ,", "1.2.3.4,", "1.2.3.4,,5.6.7.8", "name", "1.2.3.4%2C5.6.7.8", "<a>",
+           "1.2.3.256", "[::1"]
+    LISTS = ["9.9.9.9", "9.9.9.9:80,[2001:db8::1]:443", "unknown,  ::1"]
+
+    def seen(self, engine, gateway, headers):
+        """What the engine gets of these headers."""
+        answer = gateway.fetch("POST", "/tokenize", {"content": "x"}, headers=headers)
+        self.assertEqual(answer.status, 200)
+        names = {name.lower() for name, _ in headers}
+        return [(k, v) for k, v in engine.requests("/tokenize")[-1].headers
+                if k.lower() in names]
+
+    def test_CVE_2026_45372_hidden_line_ends_do_not_reach_the_engine(self):
+        engine, gateway = self.pair({"log": {"level": "debug"}})
+        for value in self.HIDDEN:
+            for name in ("X-Odd", "Cookie", "Authorization", "Origin", "Referer"):
+                sent = [("X-First", "100%"), (name, value), ("X-Last", "%20")]
+                self.assertEqual(self.seen(engine, gateway, sent), [sent[0], sent[2]], sent)
+        wait_until(lambda: "event=header-removed" in gateway.text(), "it is told")
+        self.assertRegex(gateway.text(), r"event=header-removed id=\S+ name=X-Odd\b")
+
+    def test_CVE_2026_45372_other_escapes_arrive(self):
+        engine, gateway = self.pair()
+        sent = [("Referer", "http://a.example/?q=a%20b%3D"), ("X-Odd", "%"), ("X-Odd", "%0"),
+                ("Cookie", "a=%7B%22b%22%3A1%7D; c=%09"), ("X-Odd", "100%25"), ("X-Odd", "%250d"),
+                ("X-Odd", "%u20ac")]
+        self.assertEqual(self.seen(engine, gateway, sent), sent)
+
+    def test_CVE_2026_45372_may_be_refused_or_pass(self):
+        engine, gateway = self.pair({"headers": {"hidden_line_ends": "refuse"}})
+        before = len(engine.requests("/tokenize"))
+        with gateway.client() as client:
+            for value in self.HIDDEN:
+                client.send(request_bytes("POST", "/tokenize", b'{"content":"x"}',
+                                          [("X-Odd", value)]))
+                answer = client.read_answer()
+                self.assertEqual(answer.status, 400, value)
+                self.assertIn("hidden_line_ends", answer.json()["error"]["message"])
+            self.assertEqual(len(engine.requests("/tokenize")), before)
+            client.send(request_bytes("POST", "/tokenize", b'{"content":"x"}'))
+            self.assertEqual(client.read_answer().status, 200, "the connection goes on")
+        gateway = self.gateway(engine, {"headers": {"hidden_line_ends": "pass"}},
+                               wait="listening", store=False)
+        for value in self.HIDDEN:
+            self.assertEqual(self.seen(engine, gateway, [("X-Odd", value)]), [("X-Odd", value)])
+
+    def test_CVE_2026_45372_answers_pass_as_they_are(self):
+        engine, gateway = self.pair()
+        engine.script("/scripted", b"HTTP/1.1 302 Found\r\nLocation: /a?b=%0D%0A\r\n"
+                      b"Content-Length: 0\r\n\r\n")
+        answer = gateway.fetch("GET", "/scripted")
+        self.assertEqual((answer.status, answer.get("Location")), (302, "/a?b=%0D%0A"))
+
+    def forwarded(self, engine, how):
+        """What comes of each of these headers in this mode."""
+        gateway = self.gateway(engine, {"headers": {"forwarded_for": how}}, wait="listening",
+                               store=False)
+        seen = {value: [v for _, v in self.seen(engine, gateway, [("X-Forwarded-For", value)])]
+                for value in (*self.ODD, *self.LISTS)}
+        two = [("X-Forwarded-For", "9.9.9.9"), ("x-forwarded-for", "odd")]
+        seen["two"] = [v for _, v in self.seen(engine, gateway, two)]
+        gateway.stop()
+        return seen
+
+    def test_CVE_2026_46527_odd_addresses_do_not_reach_the_engine(self):
+        engine, _ = self.pair()
+        for how, ours in (("check", []), ("append", ["127.0.0.1"]), ("remove", [])):
+            seen = self.forwarded(engine, how)
+            for value in (*self.ODD, "two"):
+                self.assertEqual(seen[value], ours, (how, value))
+            for value in self.LISTS:
+                want = {"check": [value], "append": [value + ", 127.0.0.1"], "remove": []}[how]
+                self.assertEqual(seen[value], want, how)
+
+
 class Secret(FamilyCase):
     def test_K35_key_is_secret_of_its_own_and_outlives_a_restart(self):
         keys = []

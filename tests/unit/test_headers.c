@@ -41,7 +41,8 @@ static void assert_out(const char *text)
 }
 
 /* The head that an engine at `url` gets for a client's head, with 9 bytes of body. */
-static void to_engine_with(int credentials, const char *url, const char *text)
+static void to_engine_with(const struct headers_rules *rules, const char *url,
+                           const char *text)
 {
     char authorization[] = "Authorization: Bearer ours\r\n";
     struct err e = {0};
@@ -50,14 +51,15 @@ static void to_engine_with(int credentials, const char *url, const char *text)
     struct http_parser *p = parse(HTTP_REQUEST, text);
     buf_clear(&out);
     const struct replica r = {.up = u, .authorization = authorization};
-    headers_to_engine(&out, http_parser_head(p), &r, credentials, 9);
+    headers_to_engine(&out, http_parser_head(p), &r, rules, 9);
     http_parser_free(p);
     upstream_free(u);
 }
 
 static void to_engine(const char *url, const char *text)
 {
-    to_engine_with(OPTIONS_PASS, url, text);
+    static const struct headers_rules rules = {.peer = "1.2.3.4:80", .id = "1"};
+    to_engine_with(&rules, url, text);
 }
 
 static void goes_to(const char *target, const char *forwarded)
@@ -99,14 +101,74 @@ static void test_credentials_pass_go_or_are_replaced(void **state)
     static const char url[] = "http://127.0.0.1:1";
     static const char text[] = "GET / HTTP/1.1\r\nHost: a\r\nauthorization: Bearer x\r\n"
                                "X-API-Key: y\r\nX-Stays: 1\r\n\r\n";
-    to_engine_with(OPTIONS_PASS, url, text);
+    struct headers_rules rules = {.credentials = OPTIONS_PASS, .peer = "1.2.3.4:80"};
+    to_engine_with(&rules, url, text);
     assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nauthorization: Bearer x\r\n"
                "X-API-Key: y\r\nX-Stays: 1\r\n\r\n");
-    to_engine_with(OPTIONS_REMOVE, url, text);
+    rules.credentials = OPTIONS_REMOVE;
+    to_engine_with(&rules, url, text);
     assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX-Stays: 1\r\n\r\n");
-    to_engine_with(OPTIONS_REPLACE, url, text);
+    rules.credentials = OPTIONS_REPLACE;
+    to_engine_with(&rules, url, text);
     assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nAuthorization: Bearer ours\r\n"
                "X-Stays: 1\r\n\r\n");
+}
+
+/* CVE-2026-45372: engines that decode values behind their checks. */
+static void test_values_that_hide_a_line_end_stay_here(void **state)
+{
+    (void)state;
+    static const char url[] = "http://127.0.0.1:1";
+    static const char text[] =
+        "GET / HTTP/1.1\r\nHost: a\r\nX-A: b%0D%0AX-C: d\r\nCookie: a=%3B%20; "
+        "b=%u000a\r\n"
+        "Authorization: Bearer %00\r\nReferer: /?q=100%25\r\nCookie: c=%09\r\n\r\n";
+    struct headers_rules rules = {.peer = "1.2.3.4:80", .id = "1"};
+    to_engine_with(&rules, url, text);
+    assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nReferer: /?q=100%25\r\n"
+               "Cookie: c=%09\r\n\r\n");
+    rules.hidden_line_ends = OPTIONS_HIDDEN_PASS;
+    to_engine_with(&rules, url, text);
+    assert_out("GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX-A: b%0D%0AX-C: d\r\n"
+               "Cookie: a=%3B%20; b=%u000a\r\nAuthorization: Bearer %00\r\n"
+               "Referer: /?q=100%25\r\nCookie: c=%09\r\n\r\n");
+    struct http_parser *p = parse(HTTP_REQUEST, text);
+    assert_true(headers_hide_line_end(http_parser_head(p)));
+    http_parser_free(p);
+    p = parse(HTTP_REQUEST, "GET /%0a HTTP/1.1\r\nHost: a\r\nX-A: %20\r\n\r\n");
+    assert_false(headers_hide_line_end(http_parser_head(p)));
+    http_parser_free(p);
+}
+
+static void forwards(int how, const char *lines, const char *want)
+{
+    char text[256], expected[256];
+    const struct headers_rules rules = {
+        .forwarded_for = how, .peer = "1.2.3.4:80", .id = "1"};
+    snprintf(text, sizeof(text), "GET / HTTP/1.1\r\nHost: a\r\n%sX-A: b\r\n\r\n", lines);
+    snprintf(expected, sizeof(expected), "GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\n%s\r\n",
+             want);
+    to_engine_with(&rules, "http://127.0.0.1:1", text);
+    assert_out(expected);
+}
+
+/* CVE-2026-46527: what is no list of addresses never goes on. */
+static void test_addresses_of_clients_go_on_as_configured(void **state)
+{
+    (void)state;
+    static const char good[] = "x-forwarded-for: 5.6.7.8\r\nX-Forwarded-For: ::1\r\n";
+    static const char bad[] = "X-Forwarded-For: 5.6.7.8\r\nx-forwarded-for: ,\r\n";
+    forwards(OPTIONS_FORWARDED_CHECK, "", "X-A: b\r\n");
+    forwards(OPTIONS_FORWARDED_CHECK, good,
+             "x-forwarded-for: 5.6.7.8\r\nX-Forwarded-For: ::1\r\nX-A: b\r\n");
+    forwards(OPTIONS_FORWARDED_CHECK, bad, "X-A: b\r\n");
+    forwards(OPTIONS_FORWARDED_APPEND, "", "X-A: b\r\nX-Forwarded-For: 1.2.3.4\r\n");
+    forwards(OPTIONS_FORWARDED_APPEND, good,
+             "X-A: b\r\nX-Forwarded-For: 5.6.7.8, ::1, 1.2.3.4\r\n");
+    forwards(OPTIONS_FORWARDED_APPEND, bad, "X-A: b\r\nX-Forwarded-For: 1.2.3.4\r\n");
+    forwards(OPTIONS_FORWARDED_REMOVE, "", "X-A: b\r\n");
+    forwards(OPTIONS_FORWARDED_REMOVE, good, "X-A: b\r\n");
+    forwards(OPTIONS_FORWARDED_REMOVE, bad, "X-A: b\r\n");
 }
 
 static void test_length_is_that_of_the_body_that_is_sent(void **state)
@@ -293,6 +355,8 @@ int main(void)
                                         tear_down),
         TEST(headers_pass_in_order_with_case_and_repeats),
         TEST(headers_of_one_hop_stay),
+        TEST(values_that_hide_a_line_end_stay_here),
+        TEST(addresses_of_clients_go_on_as_configured),
         TEST(length_is_that_of_the_body_that_is_sent),
         TEST(prefix_of_the_engine_stands_before_the_path),
         TEST(absolute_target_becomes_path_and_query),

@@ -1013,6 +1013,34 @@ static void test_http_normal_path_is_what_the_most_eager_reader_understands(void
     buf_free(&out);
 }
 
+static void test_http_finds_hidden_line_ends_in_every_spelling(void **state)
+{
+    (void)state;
+    static const char *const hidden[] = {
+        "%0d",    "%0D",  "%0a",   "%0A",   "%00",  "%u000d", "%u000A",
+        "%u0000", "%%0a", "%u%0a", "%4%0d", "%00%", "%20%0d", "a%0D%0Ab: c"};
+    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+        if (!http_value_hides_line_end(slice_of(hidden[i])))
+            fail_msg("not found in %s", hidden[i]);
+}
+
+static void test_http_leaves_other_escapes_alone(void **state)
+{
+    (void)state;
+    static const char *const harmless[] = {
+        "",    "%",   "%0",  "%u",    "%u0",     "%u00",     "%u000",  "100%",
+        "%0g", "%g0", "%20", "%3D",   "%2C%3B",  "%09",      "%1b",    "%0b",
+        "0d",  "%d0", "%a0", "%250d", "%25%30d", "%u010d",   "%u0d00", "%U000d",
+        "%-d", "% d", "%+a", "%x0d",  "a%",      "%E2%82%AC"};
+    for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++)
+        if (http_value_hides_line_end(slice_of(harmless[i])))
+            fail_msg("found in %s", harmless[i]);
+    /* What stands behind the value is not read. */
+    assert_false(http_value_hides_line_end(slice_make("%0d", 2)));
+    assert_false(http_value_hides_line_end(slice_make("%u000d", 5)));
+    assert_false(http_value_hides_line_end(slice_make(NULL, 0)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1040,6 +1068,8 @@ int main(void)
         cmocka_unit_test(test_http_writes_what_it_reads),
         cmocka_unit_test(test_http_knows_reasons),
         cmocka_unit_test(test_http_normal_path_is_what_the_most_eager_reader_understands),
+        cmocka_unit_test(test_http_finds_hidden_line_ends_in_every_spelling),
+        cmocka_unit_test(test_http_leaves_other_escapes_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
