@@ -238,6 +238,24 @@ def idle(o):
         close_all(socks)
 
 
+def resting(o):
+    """Connections that have sent a body, have their answer and stay open."""
+    with Part(f"{o.idle} connections that rest", o.program, max(10, o.idle / 100),
+              {"timeouts": {"idle": "10m"}}, o.sanitized) as part:
+        body = json.dumps({"messages": [{"role": "user", "content": "a" * 60000}]}).encode()
+        clients = []
+        for _ in range(o.idle):
+            client = Client(part.port, 60)
+            client.send(request_bytes("POST", PATH, body))
+            if client.read_answer("POST").status != 200:
+                part.fail("one was not answered")
+            clients.append(client)
+        part.said = (f"{1024 * (memory_mib(part.pid, 'VmRSS') - part.before) / o.idle:.2f} "
+                     "KiB each")
+        for client in clients:
+            client.close()
+
+
 def streams(o):
     with Part(f"{o.streams} streams side by side", o.program, max(20, o.streams / 20), None,
               o.sanitized) as part:
@@ -313,12 +331,15 @@ def slow_readers(o):
 
 
 def big_bodies(o):
-    """More bytes at once than may be held: who does not fit is told, and comes again."""
+    """More bytes at once than may be held: who does not fit is told, and comes again. Beside
+    the bodies there may be what is known of prompts (index), what is read from one at a time
+    and what is on its way through connections."""
     size, budget = o.body_mib * MIB, o.budget_mib
     with Part(f"{o.bodies} bodies of {o.body_mib} MiB at once", o.program,
-              1.25 * budget + 48,
+              budget + 32,
               {"limits": {"body_bytes": f"{2 * o.body_mib}MiB",
-                          "buffered_bytes": f"{budget}MiB"}}, o.sanitized) as part:
+                          "buffered_bytes": f"{budget}MiB"},
+               "index": {"max_bytes": "1MiB"}}, o.sanitized) as part:
         text = b'{"messages":[{"role":"user","content":"' + b"a" * size + b'"}]}'
         count = {"told to come back": 0, "passed": 0}
         lock = threading.Lock()
@@ -356,7 +377,7 @@ def bodies(o):
          b"Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n{", b" ")
 
 
-PARTS = {"idle": idle, "streams": streams, "heads": heads, "bodies": bodies,
+PARTS = {"idle": idle, "resting": resting, "streams": streams, "heads": heads, "bodies": bodies,
          "readers": slow_readers, "big": big_bodies}
 QUICK = {"idle": 500, "streams": 200, "events": 4, "slow": 100, "bodies": 8, "body_mib": 4,
          "budget_mib": 16, "seconds": 1}

@@ -28,7 +28,8 @@ static inline struct slice buf_slice(const struct buf *b)
     return (struct slice){b->data ? b->data + b->start : "", b->end - b->start};
 }
 
-/* Room for at least `n` more bytes; returns where they go. Commit with buf_commit(). */
+/* Room for at least `n` more bytes; returns where they go. Commit with buf_commit(). It
+ * becomes twice as large, or, where that is too little, just as large as it has to be. */
 char *buf_reserve(struct buf *b, size_t n);
 /* For what others make large: NULL, and nothing changed, where there is no memory. */
 char *buf_try_reserve(struct buf *b, size_t n);
@@ -42,6 +43,9 @@ void buf_printf(struct buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 void buf_vprintf(struct buf *b, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));
+
+/* Memory that a buffer takes to whose end alone was written (mem_held()). */
+size_t buf_held(const struct buf *b);
 
 /* Drops `n` bytes at the front (n <= buf_len); an emptied buffer starts over at 0. */
 void buf_consume(struct buf *b, size_t n);

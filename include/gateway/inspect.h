@@ -42,11 +42,18 @@ void inspect_packed(struct inspected *in, struct job *job, const struct replica 
 void inspect_unreadable(struct inspected *in, struct job *job,
                         const struct inspect_client *who, const char *why);
 
+/* Lets go of what was read: from now on it is such a body. */
+void inspect_forget(struct inspected *in, struct job *job,
+                    const struct inspect_client *who, const char *why);
+
 /* Where prompt_emit() hands text to pieces. */
 struct prompt_sink inspect_sink(struct pieces *pieces);
 
 /* The answer's pieces behind the prompt's: the next turn of a chat quotes it. */
 void inspect_answer(struct inspected *in, const struct prompt_answer *text);
+
+/* Memory that it takes. */
+uint64_t inspect_held(const struct inspected *in);
 
 void inspect_free(struct inspected *in);
 

@@ -52,13 +52,13 @@ struct request_world {
     struct request_target **targets; /* their addresses stay */
     size_t n_targets;
     struct figures *total;
-    struct outlook *outlook; /* NULL unless it only observes */
-    uint64_t unpack_bytes;   /* largest copy of a packed body, 0: none is looked into */
-    uint64_t unpack_all_bytes, unpacked_bytes; /* limit of all together, and their sum */
-    uint64_t total_ms;                         /* for one of them */
-    uint64_t ping_ms;                          /* gateway/ping.h; 0: never */
-    const char *allow_origin;                  /* gateway/cors.h */
-    int hidden_line_ends, forwarded_for;       /* gateway/headers.h */
+    struct outlook *outlook;  /* NULL unless it only observes */
+    uint64_t unpack_bytes;    /* largest copy of a packed body, 0: none is looked into */
+    struct budget memory;     /* of bodies, and of what was read from them */
+    uint64_t total_ms;        /* for one of them */
+    uint64_t ping_ms;         /* gateway/ping.h; 0: never */
+    const char *allow_origin; /* gateway/cors.h */
+    int hidden_line_ends, forwarded_for; /* gateway/headers.h */
     bool relay_admin_paths, cache_status, server_timing, access_log;
     bool drain_gone;     /* let the engine end what a client left behind */
     struct list orphans; /* requests without a client that the engine is at */

@@ -94,6 +94,8 @@ void pieces_end(struct pieces *p);
  */
 void pieces_reopen(struct pieces *p);
 
+size_t pieces_held(const struct pieces *p); /* memory that they take */
+
 /* Number of leading pieces that two prompts have in common (hash and check). */
 size_t pieces_common(const struct piece *a, size_t n_a, const struct piece *b,
                      size_t n_b);

@@ -33,6 +33,7 @@
 
 #define PROMPT_MAX_DEPTH 512   /* of nesting; jansson's own limit is 2048 */
 #define PROMPT_MAX_SPANS 65536 /* spans noted in one body */
+#define PROMPT_MAX_IDS 4194304 /* token ids in one body */
 
 enum prompt_api {
     PROMPT_NONE, /* not a generation: no prompt to look at */
@@ -116,7 +117,7 @@ struct prompt {
     /* private */
     struct slice body;
     struct prompt_span *spans;
-    size_t n_spans, cap_spans;
+    size_t n_spans, cap_spans, cap_ids, cap_ends;
     size_t n_messages;
 };
 
@@ -128,6 +129,7 @@ struct prompt {
  */
 bool prompt_scan(struct prompt *p, enum prompt_api api, struct slice body);
 void prompt_free(struct prompt *p);
+size_t prompt_held(const struct prompt *p); /* memory that it takes, without the body */
 
 /*
  * Hands the prompt to `sink`: the ROOT part first (API, model, cache_salt, lora, tool

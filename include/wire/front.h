@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/slice.h"
@@ -52,10 +53,11 @@ typedef void (*front_refusing_cb)(void *arg, const struct http_head *h,
 struct front_options {
     const struct listener_file *file; /* of a UNIX socket; NULL: as umask has it */
     struct http_limits head;
-    uint64_t body_bytes;     /* of one request; 413 beyond */
-    uint64_t buffered_bytes; /* of all request bodies together; 503 beyond, 413 where one
-                                alone is larger */
-    unsigned connections;    /* 503 beyond */
+    uint64_t body_bytes;   /* of one request; 413 beyond */
+    struct budget *memory; /* of all request bodies together, as they are allocated; 503
+                              beyond, 413 where one alone is larger. The owner's, who may
+                              have shares of his own in it */
+    unsigned connections;  /* 503 beyond */
     unsigned per_client; /* of these, of one client (wire/peers.h); 429 beyond; 0: any */
     uint64_t upload_rate, download_rate; /* bytes per second; 0: any */
     uint64_t head_ms, body_ms, idle_ms, write_ms, pace_ms;
@@ -72,7 +74,7 @@ struct front_stats {
 #undef X
     uint64_t slow_readers; /* cut because they took too little, or nothing */
     unsigned connections;
-    uint64_t buffered_bytes;
+    uint64_t buffered_bytes; /* used of the memory for bodies */
 };
 
 typedef void (*front_request_cb)(void *arg, struct front_request *rq);
@@ -86,7 +88,8 @@ const struct addr *front_addr(const struct front *f);
 void front_stats(const struct front *f, struct front_stats *out);
 
 /* Other limits from now on. Connections that are there keep the limits of heads with
- * which they began, and are not closed where they have become too many. */
+ * which they began, and are not closed where they have become too many. `memory` stays
+ * the one that it is. */
 void front_set_options(struct front *f, const struct front_options *o);
 
 /*

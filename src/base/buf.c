@@ -8,6 +8,8 @@
 
 #include "base/mem.h"
 
+#define FIRST ((size_t)256)
+
 void buf_free(struct buf *b)
 {
     free(b->data);
@@ -25,9 +27,8 @@ static char *reserve(struct buf *b, size_t n, void *(*alloc)(void *ptr, size_t s
     if (b->start && b->start >= len && b->cap - len >= n) {
         memmove(b->data, b->data + b->start, len); /* cheap: most of it was consumed */
     } else {
-        size_t cap = b->cap ? b->cap : 256;
-        while (cap - len < n)
-            cap *= 2;
+        const size_t twice = b->cap ? 2 * b->cap : FIRST, need = len + n;
+        const size_t cap = twice > need ? twice : need;
         /* What is large is moved by the system, without a copy, where it begins at 0. */
         char *data = alloc(b->start ? NULL : b->data, cap);
         if (!data)
@@ -101,6 +102,11 @@ void buf_printf(struct buf *b, const char *fmt, ...)
     va_start(ap, fmt);
     buf_vprintf(b, fmt, ap);
     va_end(ap);
+}
+
+size_t buf_held(const struct buf *b)
+{
+    return mem_held(b->cap, b->end);
 }
 
 void buf_consume(struct buf *b, size_t n)

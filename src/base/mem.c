@@ -1,10 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define PAGE ((size_t)4096)
+#define KEPT_AT_THE_END (1 << 20) /* free bytes there that do not go back */
+
+void mem_setup(void)
+{
+    mallopt(M_MMAP_THRESHOLD, (int)MEM_PAGES);
+    mallopt(M_TRIM_THRESHOLD, KEPT_AT_THE_END);
+}
+
+size_t mem_held(size_t size, size_t used)
+{
+    return size < MEM_PAGES ? size : (used + PAGE - 1) & ~(PAGE - 1);
+}
 
 static void *checked(void *ptr, size_t size)
 {

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/nearest.h"
 
 static const struct cmd commands[] = {
@@ -89,6 +90,7 @@ static const struct cmd *find_typed(int argc, char **argv, int *words)
 
 int cmd_main(int argc, char **argv)
 {
+    mem_setup();
     int words;
     if (argc < 2) {
         fprintf(stderr, "usage: incipit COMMAND …\nincipit help lists the commands.\n");

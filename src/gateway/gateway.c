@@ -93,7 +93,7 @@ static struct front *listen_at(struct gateway *g, const struct place *p,
                                front_request_cb cb, struct err *e)
 {
     const bool admin = cb == on_admin_request;
-    struct front_options fo = gateway_front_options(g->o, admin);
+    struct front_options fo = gateway_front_options(g, admin);
     struct listener_file file = {.mode = (mode_t)p->mode};
     struct addr at;
     if (addr_resolve(&at, p->where, e) != 0 || listener_owner(&file, p->owner, e) != 0)

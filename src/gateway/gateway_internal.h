@@ -32,6 +32,7 @@ struct gateway {
     struct figures total;
     struct outlook *outlook; /* where it only observes */
     struct request_world requests;
+    struct budget admin_memory; /* of bodies there */
     struct admin_world admin;
     struct admin_reloads reloads;
     struct warm *warm;
@@ -59,7 +60,7 @@ struct request_target *gateway_target_new(struct gateway *g, const struct option
 void gateway_target_free(struct request_target *t); /* NULL is allowed */
 
 /* Of clients, or of the admin side. */
-struct front_options gateway_front_options(const struct options *o, bool admin);
+struct front_options gateway_front_options(struct gateway *g, bool admin);
 
 /* What takes effect at once: g->o is new, and so are the secrets, which it takes over. */
 void gateway_apply(struct gateway *g, const struct gateway_secrets *s);

@@ -115,12 +115,13 @@ static void refusing(void *arg, const struct http_head *h, struct buf *headers)
     request_refusing(&g->requests, h, headers);
 }
 
-struct front_options gateway_front_options(const struct options *o, bool admin)
+struct front_options gateway_front_options(struct gateway *g, bool admin)
 {
+    const struct options *o = g->o;
     return (struct front_options){
         .head = {.head_bytes = o->limits_head_bytes, .headers = o->limits_headers},
         .body_bytes = o->limits_body_bytes,
-        .buffered_bytes = o->limits_buffered_bytes,
+        .memory = admin ? &g->admin_memory : &g->requests.memory,
         .connections = (unsigned)o->limits_connections,
         .per_client = (unsigned)o->limits_connections_per_client,
         .upload_rate = o->limits_upload_rate,
@@ -159,7 +160,7 @@ void gateway_apply(struct gateway *g, const struct gateway_secrets *s)
     w->targets = g->targets;
     w->n_targets = g->n_targets;
     w->unpack_bytes = o->limits_unpacked_bytes;
-    w->unpack_all_bytes = o->limits_buffered_bytes;
+    w->memory.max = g->admin_memory.max = o->limits_buffered_bytes;
     w->total_ms = o->timeouts_total_ms;
     w->relay_admin_paths = o->admin_paths == OPTIONS_ADMIN_RELAY;
     w->drain_gone = o->on_disconnect == OPTIONS_LET_END;

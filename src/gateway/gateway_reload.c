@@ -185,8 +185,8 @@ static void take_effect(struct gateway *g, struct reload *rl)
     gateway_apply(g, &rl->secrets);
     rl->secrets.keys = NULL;
     warm_set_save(g->warm, g->o->store_save);
-    const struct front_options clients = gateway_front_options(g->o, false),
-                               admin = gateway_front_options(g->o, true);
+    const struct front_options clients = gateway_front_options(g, false),
+                               admin = gateway_front_options(g, true);
     front_set_options(g->front, &clients);
     if (g->admin_front)
         front_set_options(g->admin_front, &admin);

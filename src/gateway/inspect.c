@@ -67,6 +67,15 @@ void inspect_unreadable(struct inspected *in, struct job *job,
     in->prompt.why = why;
 }
 
+void inspect_forget(struct inspected *in, struct job *job,
+                    const struct inspect_client *who, const char *why)
+{
+    inspect_free(in);
+    job->cacheable = false;
+    job->n_prompt_pieces = 0;
+    inspect_unreadable(in, job, who, why);
+}
+
 /* Ids are as good as text: four bytes a token. */
 static void add_ids(struct inspected *in)
 {
@@ -142,6 +151,12 @@ void inspect_answer(struct inspected *in, const struct prompt_answer *text)
         pieces_bytes(&in->pieces, text->content.ptr, text->content.len);
         pieces_end(&in->pieces);
     }
+}
+
+uint64_t inspect_held(const struct inspected *in)
+{
+    return prompt_held(&in->prompt) + pieces_held(&in->pieces) + buf_held(&in->kv_root) +
+           buf_held(&in->unpacked);
 }
 
 void inspect_free(struct inspected *in)

@@ -406,8 +406,8 @@ static void put_front(const struct front *f, struct buf *out)
             s.connections);
     put_one(out, "incipit_client_accepted_total", "counter",
             "Client connections accepted.", s.accepted);
-    put_one(out, "incipit_body_buffered_bytes", "gauge", "Request bodies in memory.",
-            s.buffered_bytes);
+    put_one(out, "incipit_body_buffered_bytes", "gauge",
+            "Memory of request bodies and of what was read.", s.buffered_bytes);
     put_one(out, "incipit_slow_readers_total", "counter",
             "Clients cut because they took too little of an answer.", s.slow_readers);
     put_head(out, "incipit_refused_total", "counter", "Refused by the front, by status.");

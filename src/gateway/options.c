@@ -154,7 +154,8 @@ static const struct options_row rows[] = {
     {"limits.body_bytes", BYTES, AT(limits_body_bytes), "256MiB", KIB, 4 * GIB, NULL,
      "Largest request body."},
     {"limits.buffered_bytes", BYTES, AT(limits_buffered_bytes), "1GiB", MIB, TIB, NULL,
-     "Memory for all request bodies under way; one more is told to come back later."},
+     "Memory for all request bodies under way, and for what is read from them; one more "
+     "is told to come back later."},
     {"limits.unpacked_bytes", BYTES, AT(limits_unpacked_bytes), "16MiB", 0, GIB, NULL,
      "Largest copy of a packed (gzip) body that is looked into; larger pass unseen."},
     {"limits.connections", COUNT, AT(limits_connections), "1024", 1, 65536, NULL,

@@ -53,6 +53,7 @@ struct request {
 
     struct route route;
     struct inspected in;
+    uint64_t held; /* by that: its share of the memory for bodies */
     struct job job;
     bool admitted;
     char splice[64];
@@ -265,8 +266,8 @@ static void finish(struct request *rq, enum stats_outcome outcome)
     ping_stop(&rq->ping);
     list_del(&rq->orphan);
     answer_free(rq->answer);
-    rq->w->unpacked_bytes -= buf_len(&rq->in.unpacked);
     inspect_free(&rq->in);
+    budget_set(&rq->w->memory, &rq->held, 0);
     free(rq);
 }
 
@@ -554,8 +555,26 @@ static void on_failed(struct job *job, int status, const char *why)
 
 /* ---- looking and planning ---------------------------------------------------------- */
 
-/* Reads the prompt, of a packed body that of a copy, and hashes its text. */
-static void inspect(struct request *rq, const struct replica *r)
+/* Counts what was read. Where there is no room for it, it goes; false, and the request
+ * was refused, where there would be but for others. */
+static bool hold_inspected(struct request *rq, const struct inspect_client *who)
+{
+    struct budget *memory = &rq->w->memory;
+    const uint64_t needs = inspect_held(&rq->in);
+    if (budget_set(memory, &rq->held, needs))
+        return true;
+    if (needs + mem_held(rq->body_bytes, rq->body_bytes) <= memory->max) {
+        reject(rq, 503, "unavailable_error",
+               "too many request bodies are under way at once", STATS_REJECTED);
+        return false;
+    }
+    inspect_forget(&rq->in, &rq->job, who, "no room beside it: limits.buffered_bytes");
+    return true;
+}
+
+/* Reads the prompt, of a packed body that of a copy, and hashes its text. False where the
+ * request was refused. */
+static bool inspect(struct request *rq, const struct replica *r)
 {
     struct request_world *w = rq->w;
     const struct inspect_client who = {w->tenants, front_head(rq->client)};
@@ -564,15 +583,17 @@ static void inspect(struct request *rq, const struct replica *r)
     if (unpack_coding(coding) == UNPACK_PLAIN) {
         inspect_body(&rq->in, &rq->job, r, &who, rq->route.api, body);
     } else {
-        const uint64_t all = w->unpack_all_bytes, used = w->unpacked_bytes;
-        const uint64_t room = all > used ? all - used : 0;
+        const uint64_t room =
+            w->memory.max > w->memory.used ? w->memory.max - w->memory.used : 0;
         const uint64_t max = w->unpack_bytes < room ? w->unpack_bytes : room;
         inspect_packed(&rq->in, &rq->job, r, &who, rq->route.api, body, (size_t)max);
-        w->unpacked_bytes += buf_len(&rq->in.unpacked);
     }
+    if (!hold_inspected(rq, &who))
+        return false;
     if (rq->in.prompt.bar == PROMPT_BAR_UNREADABLE)
         log_event(LOG_DEBUG, "uninspected", "id", "%s", rq->id, "why", "%s",
                   rq->in.prompt.why, "at", "%zu", rq->in.prompt.why_at, NULL);
+    return true;
 }
 
 /* Who takes requests now, who soon, who does not. */
@@ -689,8 +710,8 @@ void request_start(struct request_world *w, struct front_request *client)
         return;
     }
     rq->target = choose_target(w);
-    if (rq->route.api != PROMPT_NONE)
-        inspect(rq, rq->target->replica);
+    if (rq->route.api != PROMPT_NONE && !inspect(rq, rq->target->replica))
+        return;
     rq->job.prompt = &rq->in.prompt;
     rq->job.pieces = &rq->in.pieces;
     rq->job.generates = rq->route.generates;

@@ -211,8 +211,31 @@ static ssize_t receive(struct conn *c, void *bytes, size_t n)
                      : recv(c->fd, bytes, n, MSG_DONTWAIT);
 }
 
+static void take_room(struct conn *c)
+{
+    struct buf *spare = loop_spare(c->loop);
+    if (c->input.data)
+        return;
+    c->input = *spare;
+    *spare = (struct buf){0};
+}
+
+/* Who has nothing to be read needs none: most connections, most of the time. */
+static void give_room(struct conn *c)
+{
+    struct buf *spare = loop_spare(c->loop);
+    if (buf_len(&c->input) || !c->input.data)
+        return;
+    if (spare->data)
+        buf_free(&c->input);
+    else
+        *spare = c->input;
+    c->input = (struct buf){0};
+}
+
 static void read_once(struct conn *c)
 {
+    take_room(c);
     const size_t room = c->input_max - buf_len(&c->input);
     const size_t asked = room < READ_MAX ? room : READ_MAX;
     const ssize_t n = receive(c, buf_reserve(&c->input, asked), asked);
@@ -304,6 +327,7 @@ static void settle(struct conn *c)
 {
     if (!tell_input(c) || !tell_output(c))
         return;
+    give_room(c);
     if (reads_unasked(c))
         kick(c);
     rewatch(c);
@@ -397,8 +421,8 @@ static void drop_orphan(struct loop_orphan *o)
 
 static void drop_input(struct conn *c)
 {
-    const ssize_t n =
-        recv(c->fd, buf_reserve(&c->input, READ_MAX), READ_MAX, MSG_DONTWAIT);
+    char bytes[READ_MAX];
+    const ssize_t n = recv(c->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
     if (n > 0)
         c->dropped += (size_t)n;
     else if (n == 0)
@@ -434,7 +458,7 @@ void conn_close_gently(struct conn *c, uint64_t linger_ms)
         return;
     }
     outq_own(&c->output);
-    buf_clear(&c->input);
+    buf_free(&c->input);
     c->state = STATE_LINGERING;
     c->corked = false;
     c->linger_ms = linger_ms;

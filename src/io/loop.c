@@ -68,6 +68,7 @@ struct loop {
     struct list watched; /* struct watched_signal */
     struct list orphans; /* the oldest first */
     size_t n_orphans;
+    struct buf spare;
 };
 
 struct watched_signal {
@@ -247,6 +248,7 @@ void loop_free(struct loop *l)
     pthread_mutex_destroy(&l->lock);
     queue_free(&l->deferred);
     queue_free(&l->posted);
+    buf_free(&l->spare);
     l->magic = 0;
     free(l);
 }
@@ -269,6 +271,11 @@ uint64_t loop_now_us(const struct loop *l)
 {
     (void)l;
     return clock_mono_us();
+}
+
+struct buf *loop_spare(struct loop *l)
+{
+    return &l->spare;
 }
 
 struct event_base *loop_base(struct loop *l)

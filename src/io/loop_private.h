@@ -4,12 +4,17 @@
 
 /* What the other modules of io need of the loop and nobody else may see. */
 
+#include "base/buf.h"
 #include "base/list.h"
 #include "io/loop.h"
 
 struct event_base;
 
 struct event_base *loop_base(struct loop *l);
+
+/* Room to read into that nobody has at the moment, or {0}: connections whose input is
+ * empty share it. */
+struct buf *loop_spare(struct loop *l);
 
 /*
  * Something that lives on although its owner has let it go. The loop drops what is still

@@ -154,10 +154,12 @@ static void on_stop(void *arg)
     loop_stop(s->loop);
 }
 
+static struct budget memory = {.max = (uint64_t)256 << 20};
+
 /* As the real engine: a kept connection lives 5 seconds. */
 static const struct front_options limits = {.head = {32768, 128},
                                             .body_bytes = (uint64_t)64 << 20,
-                                            .buffered_bytes = (uint64_t)256 << 20,
+                                            .memory = &memory,
                                             .connections = 1024,
                                             .head_ms = 10000,
                                             .body_ms = 60000,

@@ -221,6 +221,11 @@ void pieces_reopen(struct pieces *p)
     p->head.label = label_of(p->kind, p->tag, false);
 }
 
+size_t pieces_held(const struct pieces *p)
+{
+    return mem_held(p->cap * sizeof(*p->v), p->n * sizeof(*p->v));
+}
+
 /* Chained hashes: where one piece is equal, all before it are. */
 size_t pieces_common(const struct piece *a, size_t n_a, const struct piece *b, size_t n_b)
 {

@@ -60,20 +60,21 @@ const size_t prompt_root_n_fields =
 /* What a list of prompts, or of ids, is made of. */
 struct prompt_list {
     size_t ids, texts, lists, objects;
-    bool mixed; /* a list inside holds ids and text */
-    size_t cap_ids, cap_ends;
+    bool mixed;              /* a list inside holds ids and text */
     struct jlex_token first; /* text or object */
 };
 
-static bool add_id(struct scan *s, struct prompt_list *l, const struct jlex_token *t)
+static bool add_id(struct scan *s, const struct jlex_token *t)
 {
     struct prompt *p = s->p;
     int64_t id;
     if (!jlex_int(&s->j, t, &id) || id < 0 || id > UINT32_MAX)
         return prompt_fail(s, "token id expected", t->start);
-    if (p->n_ids == l->cap_ids) {
-        l->cap_ids = l->cap_ids ? 2 * l->cap_ids : 1024;
-        p->ids = mem_rearray(p->ids, l->cap_ids, sizeof *p->ids);
+    if (p->n_ids == PROMPT_MAX_IDS)
+        return prompt_fail(s, "too many token ids", t->start);
+    if (p->n_ids == p->cap_ids) {
+        p->cap_ids = p->cap_ids ? 2 * p->cap_ids : 1024;
+        p->ids = mem_rearray(p->ids, p->cap_ids, sizeof *p->ids);
     }
     p->ids[p->n_ids++] = (uint32_t)id;
     return true;
@@ -85,17 +86,17 @@ static void drop_ids(struct prompt *p)
     free(p->id_ends);
     p->ids = NULL;
     p->id_ends = NULL;
-    p->n_ids = 0;
+    p->n_ids = p->cap_ids = p->cap_ends = 0;
 }
 
 /* Notes where one prompt of a batch of ids ends. */
-static void end_ids(struct prompt *p, struct prompt_list *l)
+static void end_ids(struct prompt *p, size_t n_lists)
 {
-    if (l->lists > l->cap_ends) {
-        l->cap_ends = l->cap_ends ? 2 * l->cap_ends : 8;
-        p->id_ends = mem_rearray(p->id_ends, l->cap_ends, sizeof *p->id_ends);
+    if (n_lists > p->cap_ends) {
+        p->cap_ends = p->cap_ends ? 2 * p->cap_ends : 8;
+        p->id_ends = mem_rearray(p->id_ends, p->cap_ends, sizeof *p->id_ends);
     }
-    p->id_ends[l->lists - 1] = p->n_ids;
+    p->id_ends[n_lists - 1] = p->n_ids;
 }
 
 /* One list of ids inside the list of prompts. */
@@ -106,11 +107,11 @@ static bool scan_id_list(struct scan *s, struct prompt_list *l)
     for (; jlex_next(&s->j, &t) != JLEX_ARRAY_END; n++) {
         if (t.type == JLEX_STRING)
             texts++;
-        else if (!add_id(s, l, &t))
+        else if (!add_id(s, &t))
             return false;
     }
     l->mixed = l->mixed || texts > 0;
-    end_ids(s->p, l);
+    end_ids(s->p, l->lists);
     return n > 0 || prompt_fail(s, "empty prompt", t.start);
 }
 
@@ -118,12 +119,14 @@ static bool scan_prompt_item(struct scan *s, struct prompt_list *l, struct jlex_
 {
     const bool first = l->ids + l->texts + l->lists + l->objects == 0;
     if (t->type == JLEX_ARRAY) {
+        if (l->lists == PROMPT_MAX_SPANS)
+            return prompt_fail(s, "too many prompts", t->start);
         l->lists++;
         return scan_id_list(s, l);
     }
     if (t->type == JLEX_NUMBER) {
         l->ids++;
-        return add_id(s, l, t);
+        return add_id(s, t);
     }
     if (t->type == JLEX_STRING)
         l->texts++;
@@ -379,6 +382,13 @@ bool prompt_scan(struct prompt *p, enum prompt_api api, struct slice body)
     }
     p->bar = bar_of(&s);
     return true;
+}
+
+size_t prompt_held(const struct prompt *p)
+{
+    return mem_held(p->cap_spans * sizeof *p->spans, p->n_spans * sizeof *p->spans) +
+           mem_held(p->cap_ids * sizeof *p->ids, p->n_ids * sizeof *p->ids) +
+           p->cap_ends * sizeof *p->id_ends;
 }
 
 void prompt_free(struct prompt *p)

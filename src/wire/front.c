@@ -28,7 +28,8 @@
 #include "wire/peers.h"
 
 #define LINGER_MS 2000
-#define LONG_BODY ((size_t)1 << 20)
+#define SHORT_BODY ((uint64_t)64 << 10) /* what a connection reads at once */
+#define LONG_BODY ((uint64_t)1 << 20)
 #define LOGGED_A_SECOND 20 /* refusals; the others are counted */
 
 enum client_state { CLIENT_IDLE, CLIENT_HEAD, CLIENT_BODY, CLIENT_OWNED, CLIENT_CLOSING };
@@ -63,6 +64,7 @@ struct front_request {
     bool headed; /* the parser has the head of the request under way */
 
     struct buf body;
+    uint64_t held; /* by it: its share of the memory for bodies */
     uint64_t received_us;
     struct front_events on;
     void *arg;
@@ -78,7 +80,7 @@ static void read_request(struct front_request *rq);
 
 static void drop_body(struct front_request *rq)
 {
-    rq->front->stats.buffered_bytes -= buf_len(&rq->body);
+    budget_set(rq->front->o.memory, &rq->held, 0);
     buf_free(&rq->body);
 }
 
@@ -315,21 +317,27 @@ static void enter(struct front_request *rq, enum client_state state, uint64_t ms
         timer_stop(&rq->timer);
 }
 
+static bool refuse_for_now(struct front_request *rq)
+{
+    refuse(rq, 503, "too many request bodies are under way at once");
+    return false;
+}
+
 /* False after the request was refused. */
 static bool has_room(struct front_request *rq, uint64_t more)
 {
-    const struct front *f = rq->front;
+    const struct front_options *o = &rq->front->o;
     const uint64_t have = buf_len(&rq->body);
-    const uint64_t most =
-        f->o.body_bytes < f->o.buffered_bytes ? f->o.body_bytes : f->o.buffered_bytes;
-    if (more > most || have + more > most)
-        refuse(rq, 413,
-               "the request body is larger than limits.body_bytes or "
-               "limits.buffered_bytes allows");
-    else if (f->stats.buffered_bytes + more > f->o.buffered_bytes)
-        refuse(rq, 503, "too many request bodies are under way at once");
-    else
-        return true;
+    if (more <= o->body_bytes && have + more <= o->body_bytes) {
+        const uint64_t needs = mem_held(have + more, have + more);
+        if (budget_fits(o->memory, rq->held, needs))
+            return true;
+        if (needs <= o->memory->max)
+            return refuse_for_now(rq);
+    }
+    refuse(rq, 413,
+           "the request body is larger than limits.body_bytes or limits.buffered_bytes "
+           "allows");
     return false;
 }
 
@@ -351,13 +359,14 @@ static void on_head(struct front_request *rq)
         conn_write(rq->conn, SLICE_LIT("HTTP/1.1 100 Continue\r\n\r\n"));
 }
 
-/* Once some of a long body has come, room for the rest as announced: pages that nobody
- * wrote to take no memory, buffers that grow leave holes. NULL where there is none. */
+/* Room for all that was announced: at once for a short body, and for a long one when
+ * some of it has come (pages that nobody wrote to take no memory). NULL: none is left. */
 static char *room_for(struct front_request *rq, size_t n)
 {
     const struct http_head *h = http_parser_head(rq->parser);
     const size_t have = buf_len(&rq->body);
-    if (h->body == HTTP_BODY_LENGTH && have >= LONG_BODY && h->length > have)
+    if (h->body == HTTP_BODY_LENGTH && h->length > have + n &&
+        (h->length <= SHORT_BODY || have >= LONG_BODY))
         buf_try_reserve(&rq->body, (size_t)(h->length - have));
     return buf_try_reserve(&rq->body, n);
 }
@@ -374,8 +383,10 @@ static void on_body(struct front_request *rq, struct slice data)
     }
     memcpy(at, data.ptr, data.len);
     buf_commit(&rq->body, data.len);
-    f->stats.buffered_bytes += data.len;
-    timer_start(&rq->timer, f->o.body_ms);
+    if (budget_set(f->o.memory, &rq->held, buf_held(&rq->body)))
+        timer_start(&rq->timer, f->o.body_ms);
+    else
+        refuse_for_now(rq);
 }
 
 static void on_whole(struct front_request *rq)
@@ -550,11 +561,14 @@ const struct addr *front_addr(const struct front *f)
 void front_stats(const struct front *f, struct front_stats *out)
 {
     *out = f->stats;
+    out->buffered_bytes = f->o.memory->used;
 }
 
 void front_set_options(struct front *f, const struct front_options *o)
 {
+    struct budget *memory = f->o.memory; /* there are shares in it */
     f->o = *o;
+    f->o.memory = memory;
 }
 
 void front_drain(struct front *f, loop_cb done, void *arg)

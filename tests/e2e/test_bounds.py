@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Bounds for clients that are many, slow or for ever, and what errors must not tell."""
 
+import contextlib
 import json
 import socket
 
@@ -41,10 +42,56 @@ class Crowds(Case):
         clients = [gateway.client() for _ in range(20)]
         for client in clients:   # 1.25 GiB are announced, and do not come
             client.send(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 67108864\r\n\r\n{")
-        wait_until(lambda: gateway.metric("incipit_body_buffered_bytes") == 20, "they wait")
+        wait_until(lambda: gateway.metric("incipit_body_buffered_bytes") == 20 * 256, "they wait")
         self.assertEqual(gateway.fetch("POST", "/tokenize", {"content": "x"}).status, 200)
         for client in clients:
             client.close()
+
+
+class BodyMemory(Case):
+    """Of 1 MiB for bodies and what is read from them: 40 bytes for 256 of text, and spans."""
+
+    LIMITS = {"limits": {"buffered_bytes": "1MiB", "body_bytes": "64MiB"}}
+
+    @contextlib.contextmanager
+    def all_but(self, gateway, left):
+        """Somebody's body takes the rest."""
+        taken = (1 << 20) - left
+        with gateway.client() as client:
+            client.send(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1048000\r\n\r\n"
+                        + b" " * taken)
+            wait_until(lambda: gateway.metric("incipit_body_buffered_bytes") == taken, "it waits")
+            yield
+
+    def test_body_for_which_there_is_room_is_read(self):
+        engine, gateway = self.pair(self.LIMITS)
+        with self.all_but(gateway, 1 << 16):
+            gateway.fetch("POST", CHAT, chat_body("x" * 40000))
+        self.assertEqual(len(engine.requests(CHAT)), 1)   # whatever it says to that
+        self.assertEqual(gateway.total("uninspected"), 0)
+        wait_until(lambda: gateway.metric("incipit_body_buffered_bytes") == 0, "room again")
+
+    def test_without_room_for_what_is_read_from_it_it_is_503(self):
+        engine, gateway = self.pair(self.LIMITS)
+        with self.all_but(gateway, 1 << 16):
+            answer = gateway.fetch("POST", CHAT, chat_body("x" * 60000))
+            self.assertEqual(answer.status, 503)
+            self.assertEqual(answer.get("Retry-After"), "1")
+            self.assertIn("too many request bodies", answer.json()["error"]["message"])
+        wait_until(lambda: gateway.metric("incipit_body_buffered_bytes") == 0, "room again")
+        self.assertEqual(len(engine.requests(CHAT)), 0)
+        gateway.fetch("POST", CHAT, chat_body("x" * 60000))
+        self.assertEqual(len(engine.requests(CHAT)), 1)
+
+    def test_body_that_leaves_no_room_to_read_it_passes_unseen(self):
+        _, gateway = self.pair(self.LIMITS)
+        for size, unseen in ((1 << 20) - 8192, 0), (1 << 20, 1):
+            body = json.dumps(chat_body("x")).encode().ljust(size)
+            with gateway.client() as client:
+                client.send(request_bytes("POST", CHAT, body))
+                self.assertEqual(client.read_answer("POST").status, 200)
+            self.assertEqual(gateway.total("uninspected"), unseen)
+        wait_until(lambda: gateway.metric("incipit_body_buffered_bytes") == 0, "room again")
 
 
 class Slow(Case):

@@ -21,8 +21,11 @@ class Crowd(Case):
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_connections_that_rest(self):
+    def test_connections_that_say_nothing(self):
         self.holds("idle")
+
+    def test_connections_that_rest_give_their_room_back(self):
+        self.holds("resting")
 
     def test_streams_side_by_side(self):
         self.holds("streams")

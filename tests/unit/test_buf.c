@@ -92,6 +92,23 @@ static void test_buf_reserve_gives_room_that_commit_takes(void **state)
     buf_free(&b);
 }
 
+static void test_buf_grows_to_what_is_asked_for_or_twice(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    buf_reserve(&b, 1000);
+    assert_int_equal(b.cap, 1000);
+    assert_int_equal(buf_held(&b), 1000);
+    buf_commit(&b, 1000);
+    buf_append_char(&b, 'x');
+    assert_int_equal(b.cap, 2000);
+    buf_reserve(&b, 1 << 20);
+    assert_int_equal(b.cap, 1001 + (1 << 20));
+    assert_int_equal(buf_held(&b), 4096); /* nobody wrote to the rest */
+    buf_free(&b);
+    assert_int_equal(buf_held(&b), 0);
+}
+
 static void test_buf_printf_takes_long_texts(void **state)
 {
     (void)state;
@@ -171,6 +188,7 @@ int main(void)
         cmocka_unit_test(test_buf_consume_drops_the_front_and_starts_over_when_empty),
         cmocka_unit_test(test_buf_moves_instead_of_growing_when_most_was_consumed),
         cmocka_unit_test(test_buf_reserve_gives_room_that_commit_takes),
+        cmocka_unit_test(test_buf_grows_to_what_is_asked_for_or_twice),
         cmocka_unit_test(test_buf_printf_takes_long_texts),
         cmocka_unit_test(test_buf_take_str_hands_over_and_empties),
         cmocka_unit_test(test_buf_agrees_with_an_array),

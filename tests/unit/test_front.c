@@ -21,9 +21,11 @@ static unsigned n_requests, n_gone, n_drained;
 static void (*serve)(struct front_request *rq); /* NULL: keep it in `owned` */
 static struct buf bodies;                       /* of all requests, one after the other */
 
+static struct budget memory; /* of bodies */
+
 static const struct front_options usual = {.head = {1024, 16},
                                            .body_bytes = 1000,
-                                           .buffered_bytes = 1500,
+                                           .memory = &memory,
                                            .connections = 4,
                                            .head_ms = 5000,
                                            .body_ms = 5000,
@@ -37,6 +39,7 @@ static int set_up(void **state)
     n_requests = n_gone = n_drained = 0;
     owned = NULL;
     serve = NULL;
+    memory = (struct budget){.max = 1500};
     return rc;
 }
 
@@ -175,7 +178,7 @@ static void test_request_is_handed_over_whole(void **state)
     assert_true(slice_eq(front_head(owned)->method, SLICE_LIT("POST")));
     assert_int_equal(strncmp(front_peer(owned), "127.0.0.1:", 10), 0);
     assert_true(front_received_us(owned) > 0);
-    assert_int_equal(stats().buffered_bytes, 6);
+    assert_int_equal(stats().buffered_bytes, 256); /* as allocated */
     struct front_request *rq = owned;
     owned = NULL;
     reply_ok(rq);
@@ -414,11 +417,11 @@ static void test_announced_length_beyond_all_limits_is_413(void **state)
     refused(POST("9223372036854775807"), "HTTP/1.1 413 ");
 }
 
-static void test_bodies_together_beyond_the_limit_are_503(void **state)
+/* A body of 1000 is under way, of 1500 that there are. */
+static void beside_another(size_t n, const char *line)
 {
-    (void)state;
     char *text = mem_printf(POST("1000") "%0800d", 0);
-    char *other = post_of(701, false);
+    char *other = post_of(n, false);
     const struct peer_step script[] = {{PEER_CONNECT, NULL, 0},  {PEER_SEND, text, 0},
                                        {PEER_SAY, NULL, 0},      {PEER_WAIT, NULL, 0},
                                        {PEER_CONNECT, NULL, 0},  {PEER_SEND, other, 0},
@@ -429,17 +432,99 @@ static void test_bodies_together_beyond_the_limit_are_503(void **state)
     peer_run(&peer);
     while (stats().buffered_bytes < 800)
         rig_idle(loop, 2);
+    assert_int_equal(stats().buffered_bytes, 1000); /* what was announced, at once */
     peer_go(&peer);
     while (!peer.done)
         loop_run(loop);
-    assert_saw("HTTP/1.1 503 ");
-    assert_saw("Retry-After: 1\r\n");
-    assert_int_equal(n_requests, 0);
+    assert_saw(line);
     while (stats().connections)
         rig_idle(loop, 2);
     assert_quiet();
     free(text);
     free(other);
+}
+
+static void test_bodies_together_at_the_limit_are_read(void **state)
+{
+    (void)state;
+    beside_another(500, "200 OK");
+    assert_int_equal(n_requests, 1);
+}
+
+static void test_bodies_together_beyond_the_limit_are_503(void **state)
+{
+    (void)state;
+    beside_another(501, "HTTP/1.1 503 ");
+    assert_saw("Retry-After: 1\r\n");
+    assert_saw("too many request bodies are under way at once");
+    assert_int_equal(n_requests, 0);
+}
+
+static void test_what_the_owner_holds_counts_with_bodies(void **state)
+{
+    (void)state;
+    uint64_t mine = 0;
+    assert_true(budget_set(&memory, &mine, 1001));
+    open_with(usual);
+    exchange(POST("500"));
+    assert_saw("HTTP/1.1 503 ");
+    assert_int_equal(stats().buffered_bytes, 1001);
+    assert_true(budget_set(&memory, &mine, 0));
+    assert_quiet();
+}
+
+/* Twice as large each time: 512 bytes do not hold 513. */
+static void growing_body(size_t n, const char *line)
+{
+    char *text = mem_printf("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                            "Transfer-Encoding: chunked\r\n\r\n"
+                            "100\r\n%0256d\r\n%zx\r\n%0*d\r\n1\r\nx\r\n0\r\n\r\n",
+                            0, n - 257, (int)n - 257, 0);
+    memory.max = 1000;
+    open_with(usual);
+    serve = reply_ok;
+    exchange(text);
+    assert_saw(line);
+    assert_quiet();
+    free(text);
+}
+
+static void test_body_that_grows_within_the_limit_is_read(void **state)
+{
+    (void)state;
+    growing_body(512, "200 OK");
+}
+
+static void test_body_whose_growth_is_beyond_the_limit_is_503(void **state)
+{
+    (void)state;
+    growing_body(513, "HTTP/1.1 503 ");
+}
+
+/* Of a long body the pages to which it was written. */
+static void test_long_body_counts_with_its_pages(void **state)
+{
+    (void)state;
+    const size_t n = ((size_t)2 << 20) + 1;
+    char *text = post_of(n, false);
+    struct front_options o = usual;
+    o.body_bytes = (uint64_t)4 << 20;
+    memory.max = ((uint64_t)2 << 20) + 4096;
+    const struct peer_step script[] = {{PEER_CONNECT, NULL, 0},
+                                       {PEER_SEND, text, 0},
+                                       {PEER_READ_END, NULL, 0},
+                                       {PEER_END, NULL, 0}};
+    open_with(o);
+    peer_start(&peer, script);
+    until_owned();
+    assert_int_equal(front_body(owned).len, n);
+    assert_int_equal(stats().buffered_bytes, memory.max);
+    reply_ok(owned);
+    while (!peer.done)
+        loop_run(loop);
+    assert_saw("200 OK");
+    assert_quiet();
+    free(text);
 }
 
 static void test_connection_beyond_the_limit_is_503(void **state)
@@ -522,9 +607,8 @@ static void test_refusal_of_a_HEAD_has_no_body(void **state)
 static void test_body_that_all_memory_would_not_hold_is_413(void **state)
 {
     (void)state;
-    struct front_options o = usual;
-    o.buffered_bytes = 500;
-    open_with(o);
+    memory.max = 500;
+    open_with(usual);
     refused(POST("501"), "HTTP/1.1 413 "); /* to come back later would not help */
 }
 
@@ -601,7 +685,7 @@ static void test_body_that_comes_too_slowly_is_408(void **state)
 /* 40 bytes in each 40 ms. */
 static const struct front_options paced = {.head = {1024, 16},
                                            .body_bytes = 1000,
-                                           .buffered_bytes = 1500,
+                                           .memory = &memory,
                                            .connections = 4,
                                            .head_ms = 5000,
                                            .body_ms = 5000,
@@ -1166,7 +1250,12 @@ int main(void)
         TEST(body_beyond_the_limit_is_413),
         TEST(chunked_body_beyond_the_limit_is_413),
         TEST(announced_length_beyond_all_limits_is_413),
+        TEST(bodies_together_at_the_limit_are_read),
         TEST(bodies_together_beyond_the_limit_are_503),
+        TEST(what_the_owner_holds_counts_with_bodies),
+        TEST(body_that_grows_within_the_limit_is_read),
+        TEST(body_whose_growth_is_beyond_the_limit_is_503),
+        TEST(long_body_counts_with_its_pages),
         TEST(connection_beyond_the_limit_is_503),
         TEST(connection_of_a_client_that_has_enough_is_429),
         TEST(head_is_checked_before_its_body_is_wanted),

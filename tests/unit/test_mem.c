@@ -44,6 +44,18 @@ static void test_mem_dup_copies_and_terminates(void **state)
     free(p);
 }
 
+static void test_mem_held_is_all_of_what_is_small_and_pages_of_what_is_large(void **state)
+{
+    (void)state;
+    assert_int_equal(mem_held(0, 0), 0);
+    assert_int_equal(mem_held(1000, 10), 1000);
+    assert_int_equal(mem_held(MEM_PAGES - 1, 0), MEM_PAGES - 1);
+    assert_int_equal(mem_held(MEM_PAGES, 0), 0);
+    assert_int_equal(mem_held(MEM_PAGES, 1), 4096);
+    assert_int_equal(mem_held((size_t)1 << 30, 8192), 8192);
+    assert_int_equal(mem_held((size_t)1 << 30, 8193), 3 * 4096);
+}
+
 static void test_mem_overflowing_product_aborts(void **state)
 {
     (void)state;
@@ -66,6 +78,8 @@ int main(void)
         cmocka_unit_test(test_mem_sizes_of_zero_are_allocations),
         cmocka_unit_test(test_mem_zalloc_is_zeroed),
         cmocka_unit_test(test_mem_dup_copies_and_terminates),
+        cmocka_unit_test(
+            test_mem_held_is_all_of_what_is_small_and_pages_of_what_is_large),
         cmocka_unit_test(test_mem_overflowing_product_aborts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -310,6 +310,40 @@ static void test_prompt_tells_batches_from_single_prompts(void **state)
     }
 }
 
+/* `n` times `item` in a list. */
+static void prompt_of(struct buf *b, const char *item, int n)
+{
+    buf_append_str(b, "{\"prompt\":[");
+    for (int i = 0; i < n; i++)
+        buf_printf(b, "%s%s", i ? "," : "", item);
+    buf_append_str(b, "]}");
+    buf_append_char(b, '\0');
+}
+
+static void test_prompt_scan_bounds_ids_and_their_lists(void **state)
+{
+    static const struct {
+        const char *item;
+        int most;
+        const char *why;
+    } cases[] = {{"1", PROMPT_MAX_IDS, "too many token ids"},
+                 {"[1]", PROMPT_MAX_SPANS, "too many prompts"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buf b = {0};
+        prompt_of(&b, cases[i].item, cases[i].most);
+        struct prompt p = scan(PROMPT_COMPLETIONS, b.data);
+        assert_null(p.why);
+        assert_int_equal(p.n_ids, cases[i].most);
+        assert_in_range(prompt_held(&p), 4 * p.n_ids, 12 * p.n_ids + 4096);
+        prompt_free(&p);
+        buf_clear(&b);
+        prompt_of(&b, cases[i].item, cases[i].most + 1);
+        assert_unreadable(PROMPT_COMPLETIONS, b.data, cases[i].why);
+        buf_free(&b);
+    }
+}
+
 static void test_prompt_ids_are_32_bits_and_whole(void **state)
 {
     struct prompt p = scan(PROMPT_COMPLETIONS, "{\"prompt\":[0,4294967295]}");
@@ -709,6 +743,7 @@ int main(void)
         cmocka_unit_test(test_prompt_scan_bounds_what_it_notes),
         cmocka_unit_test(test_prompt_bars_what_must_not_use_the_cache),
         cmocka_unit_test(test_prompt_tells_batches_from_single_prompts),
+        cmocka_unit_test(test_prompt_scan_bounds_ids_and_their_lists),
         cmocka_unit_test(test_prompt_ids_are_32_bits_and_whole),
         cmocka_unit_test(test_prompt_emit_root_has_options_in_fixed_order),
         cmocka_unit_test(test_prompt_emit_keeps_salt_and_adapter_apart),

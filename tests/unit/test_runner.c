@@ -84,9 +84,10 @@ static void serve_together(struct service *s, struct front_request *rq)
 static void open_service(struct service *s,
                          void (*serve)(struct service *, struct front_request *))
 {
+    static struct budget memory = {.max = 16 << 20};
     static const struct front_options usual = {.head = {4096, 32},
                                                .body_bytes = 1 << 20,
-                                               .buffered_bytes = 16 << 20,
+                                               .memory = &memory,
                                                .connections = MOST,
                                                .head_ms = 5000,
                                                .body_ms = 5000,

@@ -214,9 +214,10 @@ static void on_request(void *arg, struct front_request *rq)
 
 static void test_the_store_is_asked_at_both_ends(void **state)
 {
+    static struct budget memory = {.max = 1 << 20};
     static const struct front_options usual = {.head = {4096, 32},
                                                .body_bytes = 1 << 20,
-                                               .buffered_bytes = 1 << 20,
+                                               .memory = &memory,
                                                .connections = 10,
                                                .head_ms = 5000,
                                                .body_ms = 5000,
