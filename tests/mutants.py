@@ -170,7 +170,7 @@ MUTANTS = [Mutant(*row) for row in [
      ["unit/test_front:test_chunked_body_beyond_the_limit_is_413"]),
     ("H38", "a length that is too large is not seen before its bytes", FRONT,
      "    if (h->body == HTTP_BODY_LENGTH && !has_room(rq, h->length))\n        return;\n", "",
-     ["unit/test_front:test_body_beyond_the_limit_is_413",
+     ["unit/test_front:test_announced_length_beyond_all_limits_is_413",
       "e2e/test_proxy:expect_of_what_will_be_refused_is_refused_before_the_body"]),
     ("H39", "heads have no limit", SCAN,
      "    s->left.head_bytes -= i;\n", "",

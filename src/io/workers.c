@@ -5,7 +5,10 @@
  *       loop                        threads                          loop
  *     submit ──► queued ──(work)──► run(arg) ──► finished ──(post)──► done(arg)
  *
- * Both lists are guarded by one lock. `finished` is posted once for each time that it
+ * Both lists are guarded by one lock. Threads wait for `work`, which counts the jobs that
+ * are queued; a thread that finds none there is to end. It is a semaphore because a
+ * condition on which several threads wait can lose the call that wakes one of them
+ * (glibc's bug 25847). `finished` is posted once for each time that it
  * stops being empty, not once a job. workers_free() works it off itself, waiting for
  * `more_finished`; a post that is still under way then finds `freed` and frees the rest.
  */
@@ -13,6 +16,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,11 +43,11 @@ struct workers {
     pthread_t *threads;
     unsigned n_threads;
 
+    sem_t work;
     pthread_mutex_t lock; /* guards what follows */
-    pthread_cond_t more_work, more_finished;
+    pthread_cond_t more_finished;
     struct list queued, finished;
     bool posted; /* on_finished() is on its way */
-    bool quit;
 };
 
 static struct job *take_first(struct list *head)
@@ -60,7 +64,7 @@ static struct job *take_first(struct list *head)
 static void free_workers(struct workers *w)
 {
     pthread_mutex_destroy(&w->lock);
-    pthread_cond_destroy(&w->more_work);
+    sem_destroy(&w->work);
     pthread_cond_destroy(&w->more_finished);
     free(w->threads);
     w->magic = 0;
@@ -100,11 +104,14 @@ static void on_finished(void *arg)
 
 /* ---- on the threads ---------------------------------------------------------------- */
 
+/* NULL: the thread is to end. */
 static struct job *wait_for_work(struct workers *w)
 {
-    struct job *job;
-    while (!(job = take_first(&w->queued)) && !w->quit)
-        pthread_cond_wait(&w->more_work, &w->lock);
+    while (sem_wait(&w->work) != 0)
+        assert(errno == EINTR);
+    pthread_mutex_lock(&w->lock);
+    struct job *job = take_first(&w->queued);
+    pthread_mutex_unlock(&w->lock);
     return job;
 }
 
@@ -112,9 +119,7 @@ static void *work(void *arg)
 {
     struct workers *w = arg;
     struct job *job;
-    pthread_mutex_lock(&w->lock);
     while ((job = wait_for_work(w))) {
-        pthread_mutex_unlock(&w->lock);
         job->run(job->arg);
         pthread_mutex_lock(&w->lock);
         list_push_back(&w->finished, &job->link);
@@ -122,8 +127,8 @@ static void *work(void *arg)
         if (!w->posted)
             loop_post(w->loop, on_finished, w);
         w->posted = true;
+        pthread_mutex_unlock(&w->lock);
     }
-    pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
@@ -153,7 +158,7 @@ struct workers *workers_new(struct loop *l, unsigned n_threads)
     w->magic = WORKERS_MAGIC;
     w->loop = l;
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->more_work, NULL);
+    sem_init(&w->work, 0, 0);
     pthread_cond_init(&w->more_finished, NULL);
     list_init(&w->queued);
     list_init(&w->finished);
@@ -175,8 +180,8 @@ void workers_submit(struct workers *w, void (*run)(void *arg), void (*done)(void
     w->pending++;
     pthread_mutex_lock(&w->lock);
     list_push_back(&w->queued, &job->link);
-    pthread_cond_signal(&w->more_work);
     pthread_mutex_unlock(&w->lock);
+    sem_post(&w->work);
 }
 
 unsigned workers_threads(const struct workers *w)
@@ -206,10 +211,8 @@ void workers_free(struct workers *w)
         wait_for_finished(w);
         finish(w);
     }
-    pthread_mutex_lock(&w->lock);
-    w->quit = true;
-    pthread_cond_broadcast(&w->more_work);
-    pthread_mutex_unlock(&w->lock);
+    for (unsigned i = 0; i < w->n_threads; i++)
+        sem_post(&w->work);
     for (unsigned i = 0; i < w->n_threads; i++)
         pthread_join(w->threads[i], NULL);
     w->freed = true;

@@ -29,6 +29,7 @@ import toy_model  # noqa: E402
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEFAULT_BIN = os.path.join(ROOT, "build", "release", "incipit")
 PATIENCE_S = float(os.environ.get("INCIPIT_PATIENCE", "15"))
+STOP_S = 5    # that a gateway has to end in
 ENGINE = os.environ.get("INCIPIT_ENGINE", "standin")   # see engines.py
 
 
@@ -413,10 +414,25 @@ class Gateway:
         if self.alive():
             self.signal()
             try:
-                return self.wait_exit(5)
+                return self.wait_exit(STOP_S)
             except subprocess.TimeoutExpired:
+                self.output += [f"test: still there {STOP_S} s after it was told to stop",
+                                *self.threads()]
                 self.child.kill()
         return self.wait_exit(5)
+
+    def threads(self):
+        """What each thread of it is at, as the kernel sees it: a line each."""
+        folder = f"/proc/{self.child.pid}/task"
+        for task in sorted(os.listdir(folder), key=int):
+            seen = [f"test: thread {task}"]
+            for name in ("comm", "stat", "wchan", "syscall"):
+                try:
+                    with open(os.path.join(folder, task, name), encoding="ascii") as f:
+                        seen.append(f"{name}={f.read().strip()[:200]}")
+                except OSError as why:
+                    seen.append(f"{name}: {why.strerror}")
+            yield " ".join(seen)
 
     def crash(self):
         self.child.kill()
