@@ -14,6 +14,7 @@ Mutant = namedtuple("Mutant", "family fault file old new tests also", defaults=(
 
 HEAD, CHUNKS, SCAN = "src/proto/http_head.c", "src/proto/http_chunks.c", "src/proto/http_scan.c"
 FRONT, UP, REQUEST = "src/wire/front.c", "src/wire/upstream.c", "src/gateway/request.c"
+BIND = "src/engine/llamacpp_bind.c"
 HEADERS, STATS, ANSWER = "src/gateway/headers.c", "src/gateway/stats.c", "src/proto/answer.c"
 OPTIONS = "src/gateway/options.c"
 REFUSES = "unit/test_http:test_http_refuses_heads_that_two_parsers_could_read_in_two_ways"
@@ -400,6 +401,16 @@ MUTANTS = [Mutant(*row) for row in [
     ("K36", "slots of others are used as they are", "src/engine/llamacpp_place.c",
      "    return !hash128_eq(s->whose, LLAMA_NOBODY) && !hash128_eq(s->whose, llama_whose(job));\n", "    return false;\n",
      ["e2e/test_tenants:credentials_share_neither"]),
+    ("K36", "a slot that another leaves just then is used as it is", BIND,
+     "    if (foreign && b->guarded && b->job) {\n        send_again(l, s);\n    } else if (foreign", "    (void)send_again;\n    if (foreign && !b->job",
+     ["e2e/test_tenants:slot_that_another_leaves"]),
+    ("K36", "an answer goes on before its slot is known", UP,
+     "    c->hold = rq->hold;\n", "",
+     ["unit/test_upstream:test_good_answer_is_held_until_it_is_released",
+      "e2e/test_tenants:slot_that_another_leaves"]),
+    ("K36", "one is sent before others have begun", BIND,
+     "        if (l->slots[i].unseen)\n", "        if (l->slots[i].unseen && !i && i)\n",
+     ["e2e/test_tenants:task_of_others_is_seen"]),
     # -- missing, slots, counting
     ("K37", "nobody sees where a prompt parts", "src/engine/openai.c",
      "            hit.n_pieces ? job->pieces->v[hit.n_pieces - 1].end_bytes : 0;\n", "            hit.n_pieces ? job->text_bytes : 0;\n",

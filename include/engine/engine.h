@@ -84,7 +84,7 @@ struct replica_counters {
     uint64_t saves, saved_tokens, save_failures, restarts;
     uint64_t saves_skipped[SAVE_SKIP_KINDS];
     uint64_t binds_lost;    /* unpinned requests whose slot was never seen */
-    uint64_t binds_foreign; /* … and that got a slot with somebody else's text */
+    uint64_t binds_foreign; /* … that got a slot with somebody else's text: sent again */
 };
 
 struct replica;
@@ -172,6 +172,8 @@ void replica_set_options(struct replica *r, const struct replica_options *o);
 struct plan {
     int slot;           /* where it runs; -1: the engine chooses */
     bool splice_slot;   /* "id_slot" has to be put into the body */
+    bool guarded;       /* its slot may hold somebody else's text, and nothing can be put
+                           in: no good answer goes on before JOB_BOUND */
     bool fresh;         /* … and "cache_prompt":false: its slot holds somebody else's */
     bool drawn;         /* it takes part in the experiment … */
     bool held_out;      /* … and runs cold: "cache_prompt":false has to be put in */
@@ -187,7 +189,13 @@ struct plan {
     const char *miss;     /* why not more: "first-sight", "evicted", … or NULL */
 };
 
-enum job_phase { JOB_QUEUED, JOB_RESTORING, JOB_READY };
+enum job_phase {
+    JOB_QUEUED,
+    JOB_RESTORING,
+    JOB_READY, /* to be sent now */
+    JOB_BOUND, /* guarded: it took nothing of others, its answer may go on */
+    JOB_AGAIN  /* guarded: it did. Its call is to be dropped, READY comes once more */
+};
 
 enum job_outcome {
     JOB_COMPLETE, /* the answer was whole, with a 2xx status */
@@ -240,6 +248,7 @@ struct job {
     int wants_slot;   /* pinned by the client; -1: any */
     bool wants_all;   /* several answers: every slot */
     bool saved_first; /* it has waited for a save of what it overwrites */
+    unsigned n_again; /* it got a slot with somebody else's text so often */
 };
 
 /* The gateway's calls; they go to the driver, or wait while the engine is looked at. */

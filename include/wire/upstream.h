@@ -82,6 +82,7 @@ struct call_request {
     struct slice body[3];     /* sent one after the other; borrowed until the call ends */
     bool is_head;             /* HEAD: the answer has no body */
     bool once;                /* never repeated on another connection */
+    bool hold;                /* an answer of 2xx waits for call_release() */
     struct call_facts *facts; /* filled in as it happens; NULL is allowed */
 };
 
@@ -100,6 +101,9 @@ struct call *call_start(struct upstream *u, const struct call_request *rq,
 /* Stops and resumes reading the answer: back-pressure. */
 void call_pause(struct call *c);
 void call_resume(struct call *c);
+
+/* Hands on what was held, and holds nothing any more. Until then no time is counted. */
+void call_release(struct call *c);
 
 /* Its body is not borrowed any longer, and it is never repeated. False where it is still
  * being sent: then nothing changes. */

@@ -160,6 +160,7 @@ void replica_admit(struct replica *r, struct job *job)
     job->engine = NULL;
     job->discovery = NULL;
     job->asked = false;
+    job->n_again = 0;
     list_init(&job->link);
     r->in_flight++;
     r->driver->admit(r->state, job);

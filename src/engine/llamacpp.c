@@ -57,14 +57,9 @@ static void wish_slot(const struct llama *l, struct job *job)
         job->wants_slot = (int)((uint64_t)job->prompt->id_slot % l->n_slots);
 }
 
-/* Clients first, each kind in the order of its coming. */
-static void enqueue(struct llama *l, struct job *job)
+static void enqueue_behind(struct llama *l, struct list *before, struct job *job)
 {
-    struct list *last = l->queue.prev;
-    while (!job->background && last != &l->queue &&
-           LIST_ENTRY(last, struct job, link)->background)
-        last = last->prev;
-    list_insert_after(last, &job->link);
+    list_insert_after(before, &job->link);
     job->engine = l; /* while it waits; its slot afterwards */
     job->since_us = loop_now_us(l->r->loop);
     timer_init(&job->deadline, l->r->loop, on_queue_deadline, job);
@@ -72,6 +67,23 @@ static void enqueue(struct llama *l, struct job *job)
         return;
     l->r->queued++;
     timer_start(&job->deadline, l->r->o.queue_ms);
+}
+
+/* Clients first, each kind in the order of its coming. */
+static void enqueue(struct llama *l, struct job *job)
+{
+    struct list *last = l->queue.prev;
+    while (!job->background && last != &l->queue &&
+           LIST_ENTRY(last, struct job, link)->background)
+        last = last->prev;
+    enqueue_behind(l, last, job);
+}
+
+void llama_requeue(struct llama *l, struct job *job)
+{
+    job->sent = false;
+    job->plan = (struct plan){.slot = -1, .behind_others = true};
+    enqueue_behind(l, &l->queue, job);
 }
 
 void llama_dequeue(struct llama *l, struct job *job)
@@ -129,13 +141,6 @@ void llama_release_queue(struct llama *l)
         llama_dequeue(l, job);
         pass_through(job);
     }
-}
-
-/* Whatever a binding waits for, it ran in a process that is gone. */
-void llama_unbind(struct llama *l)
-{
-    lesson_free(l->binding.lesson);
-    l->binding = (struct binding){0};
 }
 
 void llama_lost(struct llama *l)
@@ -224,6 +229,7 @@ static void end_exclusive(struct llama *l, bool whole)
             continue;
         s->state = SLOT_IDLE;
         s->job = NULL;
+        s->asked = false;
         if (!whole)
             llama_make_zombie(l, s);
     }
@@ -448,6 +454,7 @@ static void done(void *state, struct job *job)
     } else if (s) {
         s->state = SLOT_IDLE;
         s->job = NULL;
+        s->asked = false;
         s->prefill = 0;
         s->last_used_us = loop_now_us(l->r->loop);
         settle_or_forget(l, s, ls);
@@ -467,6 +474,7 @@ static void first_content(void *state, struct job *job)
         return;
     s->prefill = 0;
     s->begun = true;
+    s->asked = false;
     llama_pump(l); /* a save may have waited for its prefill */
 }
 

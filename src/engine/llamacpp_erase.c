@@ -12,8 +12,8 @@
  * An engine without --slot-save-path erases nothing; there a prompt of one token is run
  * over what the slot holds.
  *
- * What is left: a slot that another request leaves in the moment between sending and the
- * engine's choice. That is seen afterwards and counted (binds_foreign).
+ * What is left, a slot that another request leaves in the moment between sending and the
+ * engine's choice, llamacpp_bind.c sees to.
  */
 
 #include <stdio.h>
@@ -48,6 +48,7 @@ static void on_erased(void *arg, int status, json_t *doc, const struct err *err)
         return;
     }
     s->state = SLOT_IDLE;
+    s->asked = false;
     if (status == 200) {
         s->whose = LLAMA_NOBODY;
     } else if (is_unsupported(status) && !l->overwrites) {
@@ -73,6 +74,7 @@ static void start(struct llama *l, struct llama_slot *s)
     l->ops++;
     if (l->overwrites) {
         s->unseen = true; /* a task of our own */
+        s->asked = false;
         snprintf(body, sizeof(body),
                  "{\"prompt\":\"x\",\"id_slot\":%d,\"cache_prompt\":false,"
                  "\"n_predict\":1,\"stream\":false}",
@@ -84,6 +86,12 @@ static void start(struct llama *l, struct llama_slot *s)
              on_erased, op);
 }
 
+/* Its job has ended in the engine, or shall be waited for. */
+static bool leaves_soon(const struct llama_slot *s, const struct job *job)
+{
+    return s->state == SLOT_OWNED && (s->doubtful || job->n_again >= LLAMA_MAX_AGAIN);
+}
+
 bool llama_erase_foreign(struct llama *l, struct job *job)
 {
     bool waits = false;
@@ -93,7 +101,7 @@ bool llama_erase_foreign(struct llama *l, struct job *job)
         struct llama_slot *s = &l->slots[i];
         if (!llama_is_foreign(l, s, job))
             continue;
-        waits |= s->state == SLOT_ZOMBIE;
+        waits |= s->state == SLOT_ZOMBIE || leaves_soon(s, job);
         if (s->state != SLOT_IDLE)
             continue;
         if (llama_save_first(l, s, job))

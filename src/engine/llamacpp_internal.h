@@ -9,6 +9,7 @@
  *     llamacpp_place.c    which slot, and what is put back
  *     llamacpp_discover.c what do other gateways know of a prompt?
  *     llamacpp_slots.c    what the engine says of its slots
+ *     llamacpp_bind.c     which slot did the engine choose?
  *     llamacpp_probe.c    who is it?
  *     llamacpp_selftest.c can it restore?
  *     llamacpp_look.c     its files, for the probe
@@ -97,19 +98,19 @@ struct llama_slot {
     bool processing;
     bool stranger; /* its task changed, and not because of a job that was placed here */
 
-    bool
-        doubtful; /* a call was not answered: what it holds is not known after this job */
-    bool unseen;  /* the task of the last job placed here was never seen */
-    bool begun;   /* that job has got content */
+    bool doubtful;    /* what it holds after this job is not known: a call was not
+                        answered, or another task came in between */
+    bool unseen;      /* the task of the last job placed here was never seen */
+    bool begun;       /* that job has got content */
     bool busy_twice;  /* idle for all we know, but processing when we looked last */
-    bool asked;       /* GET /slots was sent after it had become a zombie … */
-    unsigned n_looks; /* … and said idle so many times */
+    bool asked;       /* GET /slots was sent since its job came, got content, or went */
+    unsigned n_looks; /* that it said idle of a zombie */
 };
 
 /*
  * An unpinned job: which slot will the engine give it? From the moment it is placed until
  * that is known nothing else is, and nothing is saved, or the engine might give it a slot
- * that is being prepared for another.
+ * that is being prepared for another (llamacpp_bind.c).
  */
 struct binding {
     bool active;
@@ -117,7 +118,8 @@ struct binding {
     bool sent;       /* before, stored blocks are put back for it */
     bool asked;      /* GET /slots was sent after it */
     bool ended, broken, refused;
-    bool cold; /* it was told to reuse nothing */
+    bool cold;    /* it was told to reuse nothing */
+    bool guarded; /* nothing could be told, and tenants are kept apart */
     struct hash128 adapters, whose;
     uint32_t prefill; /* as of a slot */
     uint64_t sent_us;
@@ -171,6 +173,7 @@ struct llama {
     size_t n_waiters, n_served; /* the first n_served wait for the call under way */
     struct loop_timer poll;
     bool pumping;
+    bool looking; /* a job waits for the tasks of others to be seen */
 
     bool store_on; /* the self-test passed and it did not fail since */
     struct slotfile_frame *frame;
@@ -231,13 +234,29 @@ void llama_learn_text(struct llama *l, const struct lesson *ls);
 void llama_discovered(struct llama *l, struct job *job); /* it may be placed now */
 void llama_settle(struct llama *l, struct llama_slot *s, struct lesson *ls);
 void llama_make_zombie(struct llama *l, struct llama_slot *s);
-void llama_unbind(struct llama *l);
+/* It was sent in vain: it is the first to be placed again. */
+void llama_requeue(struct llama *l, struct job *job);
 void llama_lost(struct llama *l); /* forgets what its process held */
 void llama_down(struct llama *l, const char *why);
 void llama_release_queue(struct llama *l);
 void llama_retry_later(struct llama *l); /* it cannot restore now */
 
+/* llamacpp_bind.c */
+#define LLAMA_MAX_AGAIN 3
+/* The engine chooses its slot, out of what others have left as well, and cannot be told
+ * anything: its answer is held until the slot is known. */
+bool llama_guards(const struct llama *l, const struct job *job);
+/* False where the tasks of others have to be seen first; then somebody looks. */
+bool llama_may_bind(struct llama *l, const struct job *job);
+/* It is sent now. Of `how`: cold, adapters, whose, prefill. */
+void llama_bind(struct llama *l, struct job *job, const struct binding *how);
+void llama_bind_look(struct llama *l); /* GET /slots was answered */
+void llama_unbind(struct llama *l);
+/* It holds rows of two, or will behind its job: they are of no use to anybody. */
+void llama_taint(struct llama *l, struct llama_slot *s);
+
 /* llamacpp_slots.c */
+void llama_forget_stranger(struct llama *l, struct llama_slot *s);
 void llama_ask_slots(struct llama *l, slots_cb cb, void *arg);
 void llama_poll(struct llama *l); /* (re)arms the timer as needed */
 /* Reads what GET /slots said. False where that is not a list of our slots. */

@@ -397,17 +397,22 @@ static void let_engine_choose(struct llama *l, struct job *job)
     }
     job->plan.slot = -1;
     job->plan.fresh = must_be_cold(l, job);
-    note_whose(l, job);
-    if (l->phase == LLAMA_READY) /* or nobody looks any more */
-        l->binding = (struct binding){.active = true,
-                                      .job = job,
-                                      .sent = true,
-                                      .cold = job->plan.fresh,
-                                      .adapters = adapters_of(l, job),
-                                      .whose = llama_whose(job),
-                                      .prefill = fresh_tokens(l, job),
-                                      .sent_us = loop_now_us(l->r->loop)};
+    if (l->phase == LLAMA_READY) { /* or nobody looks any more */
+        job->plan.guarded = llama_guards(l, job);
+        llama_bind(l, job,
+                   &(struct binding){.cold = job->plan.fresh,
+                                     .adapters = adapters_of(l, job),
+                                     .whose = llama_whose(job),
+                                     .prefill = fresh_tokens(l, job)});
+    }
     llama_poll(l);
+}
+
+/* A job is sent whose task will be seen there. */
+static void await_task(struct llama_slot *s)
+{
+    s->unseen = true;
+    s->begun = s->asked = false;
 }
 
 /* Prefills that run now and this one are in each other's way. */
@@ -430,8 +435,8 @@ void llama_job_ready(struct llama *l, struct job *job)
         job->plan.fresh = llama_is_foreign(l, s, job);
         job->plan.held = job->plan.fresh ? 0 : s->tokens;
         s->whose = llama_whose(job);
-        note_whose(l, job);
         llama_emptied(l, s);
+        await_task(s);
         s->prefill_us = loop_now_us(l->r->loop);
         s->prefill = fresh_tokens(l, job);
     }
@@ -452,8 +457,6 @@ static void take_slot(struct llama *l, struct llama_slot *s, struct job *job)
     job->plan.slot = s->id;
     if (llama_pins(l, job)) {
         job->plan.splice_slot = !job->prompt->has_id_slot;
-        s->unseen = true;
-        s->begun = false;
     } else {
         l->binding = (struct binding){.active = true, .job = job};
     }
@@ -468,8 +471,7 @@ static void place_exclusive(struct llama *l, struct job *job)
         s->whose = llama_whose(job);
         s->state = SLOT_OWNED;
         s->job = job;
-        s->unseen = true;
-        s->begun = false;
+        await_task(s);
     }
     note_whose(l, job);
     l->exclusive = job;
@@ -515,7 +517,8 @@ static bool place(struct llama *l, struct job *job)
 {
     struct plan_slot slots[LLAMA_MAX_SLOTS];
     struct prospect p;
-    if (!may_place(l, job) || llama_erase_foreign(l, job))
+    note_whose(l, job);
+    if (!may_place(l, job) || !llama_may_bind(l, job) || llama_erase_foreign(l, job))
         return false;
     look_up(l, job, &p);
     const bool cold = must_be_cold(l, job);

@@ -14,10 +14,7 @@
 
 #include "base/log.h"
 
-#define BIND_POLLS 200 /* until a running job is taken for one that uses no slot */
-#define BIND_POLLS_ENDED 3
-#define BIND_POLLS_BROKEN 20 /* the engine may not have looked at it yet */
-#define ZOMBIE_LOOKS 3       /* at one whose task was never seen: it may not have begun */
+#define ZOMBIE_LOOKS 3 /* at one whose task was never seen: it may not have begun */
 
 static bool any_restless(const struct llama *l)
 {
@@ -31,7 +28,7 @@ void llama_poll(struct llama *l)
 {
     if (l->phase != LLAMA_READY) /* the probe has its own clock */
         timer_stop(&l->poll);
-    else if (l->binding.active && l->binding.sent)
+    else if ((l->binding.active && l->binding.sent) || l->looking)
         timer_start(&l->poll, LLAMA_BIND_MS);
     else
         timer_start(&l->poll, any_restless(l) ? LLAMA_ZOMBIE_MS : LLAMA_HEARTBEAT_MS);
@@ -99,14 +96,17 @@ static bool is_other_process(const struct llama *l)
     return !same;
 }
 
-/* Whose are the tasks that are new? */
+/* Whose are the tasks that are new? An answer to what was asked before a job came to its
+ * slot tells of the job before it; after the job is over, or has content, it tells all
+ * that there is to see. */
 static void note_tasks(struct llama *l)
 {
     for (size_t i = 0; i < l->n_slots; i++) {
         struct llama_slot *s = &l->slots[i];
         const bool moved = s->task != s->task_before;
-        s->stranger = moved && !s->unseen;
-        s->unseen &= !moved;
+        s->stranger |= moved && !s->unseen;
+        if (s->asked && (moved || s->begun || s->state == SLOT_IDLE))
+            s->unseen = false;
     }
 }
 
@@ -125,109 +125,30 @@ static void wake_zombies(struct llama *l)
 }
 
 /* It holds we do not know what of whom. */
-static void forget_stranger(struct llama *l, struct llama_slot *s)
+void llama_forget_stranger(struct llama *l, struct llama_slot *s)
 {
     llama_forget(l, s);
+    s->stranger = false;
     s->whose = (struct hash128){0, 0};
 }
 
-/* Slots that should be idle, and are used by somebody else: other clients of the engine,
- * a request that took more slots than could be known. A single look may be older than
- * what we know of the slot. */
+/* Slots that are used by somebody else: other clients of the engine, a request that took
+ * more slots than could be known. A single look that says busy may be older than what we
+ * know of the slot. */
 static void note_strangers(struct llama *l)
 {
     for (size_t i = 0; i < l->n_slots; i++) {
         struct llama_slot *s = &l->slots[i];
         const bool busy = s->state == SLOT_IDLE && s->processing;
+        if (s->state == SLOT_OWNED && s->stranger)
+            llama_taint(l, s);
         if (s->state == SLOT_IDLE && s->stranger)
-            forget_stranger(l, s);
+            llama_forget_stranger(l, s);
         if (busy && s->busy_twice) {
             llama_make_zombie(l, s);
             s->whose = (struct hash128){0, 0};
         }
         s->busy_twice = busy && s->state == SLOT_IDLE;
-    }
-}
-
-/* It came free in the moment before the engine chose. */
-static void note_foreign(struct llama *l, const struct llama_slot *s)
-{
-    const struct binding *b = &l->binding;
-    const bool known = !hash128_none(s->whose) && !hash128_eq(s->whose, LLAMA_NOBODY);
-    if (!known || b->cold || hash128_eq(s->whose, b->whose))
-        return;
-    l->r->n.binds_foreign++;
-    log_event(LOG_WARN, "foreign-slot", "replica", "%s", l->r->name, "slot", "%d", s->id,
-              NULL);
-}
-
-static void bind_to(struct llama *l, struct llama_slot *s)
-{
-    struct binding *b = &l->binding;
-    s->adapters = b->adapters;
-    note_foreign(l, s);
-    s->whose = b->whose;
-    llama_emptied(l, s);
-    if (!b->ended) {
-        s->state = SLOT_OWNED;
-        s->job = b->job;
-        s->begun = false;
-        s->prefill = b->prefill;
-        s->prefill_us = b->sent_us;
-        s->stalled_ms = 0;
-        s->last_used_us = loop_now_us(l->r->loop);
-        b->job->engine = s;
-        b->job->plan.slot = s->id;
-        b->job->plan.held = s->tokens;
-        llama_forget(l, s);
-    } else if (b->lesson) {
-        llama_settle(l, s, b->lesson);
-        b->lesson = NULL;
-    } else if (b->broken && s->processing) {
-        llama_make_zombie(l, s);
-    } else {
-        llama_forget(l, s);
-    }
-    llama_unbind(l);
-}
-
-/* The idle slot with the newest task that no placed job explains, or NULL. */
-static struct llama_slot *find_bound(struct llama *l)
-{
-    struct llama_slot *found = NULL;
-    for (size_t i = 0; i < l->n_slots; i++) {
-        struct llama_slot *s = &l->slots[i];
-        if (s->state == SLOT_IDLE && (s->processing || s->stranger) &&
-            (!found || s->task > found->task))
-            found = s;
-    }
-    return found;
-}
-
-/* It was never seen. Unless it was turned away it may have been in any of them. */
-static void give_up_binding(struct llama *l)
-{
-    if (!l->binding.refused) {
-        l->r->n.binds_lost++;
-        for (size_t i = 0; i < l->n_slots; i++)
-            if (l->slots[i].state == SLOT_IDLE)
-                forget_stranger(l, &l->slots[i]);
-    }
-    llama_unbind(l);
-}
-
-static void resolve_binding(struct llama *l)
-{
-    const struct binding *b = &l->binding;
-    const unsigned most = b->broken  ? BIND_POLLS_BROKEN
-                          : b->ended ? BIND_POLLS_ENDED
-                                     : BIND_POLLS;
-    struct llama_slot *s = find_bound(l);
-    if (s) {
-        bind_to(l, s);
-        s->stranger = false;
-    } else if (++l->binding.polls >= most) {
-        give_up_binding(l);
     }
 }
 
@@ -248,8 +169,10 @@ static void look_at_slots(struct llama *l)
     l->suspect &= !l->suspect_asked;
     note_tasks(l);
     wake_zombies(l);
+    if (list_empty(&l->queue))
+        l->looking = false;
     if (l->binding.asked)
-        resolve_binding(l);
+        llama_bind_look(l);
     if (!l->binding.active)
         note_strangers(l);
 }

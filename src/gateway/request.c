@@ -508,9 +508,11 @@ static void send_upstream(struct request *rq)
     const struct http_head *h = front_head(rq->client);
     struct slice body = front_body(rq->client);
     struct call_request cr = {.body = {body, {0}, {0}},
-                              .is_head = slice_eq(h->method, SLICE_LIT("HEAD"))};
+                              .is_head = slice_eq(h->method, SLICE_LIT("HEAD")),
+                              .hold = rq->job.plan.guarded};
     size_t length = body.len;
-    enter(rq, REQUEST_SEND);
+    if (rq->state < REQUEST_SEND) /* else it is sent again */
+        enter(rq, REQUEST_SEND);
     const size_t at = write_splice(rq, body);
     if (rq->splice[0]) {
         cr.body[0] = slice_make(body.ptr, at);
@@ -530,6 +532,15 @@ static void send_upstream(struct request *rq)
     buf_free(&head);
 }
 
+/* Its answer is not to be seen; it waits for another one, where anybody does. */
+static void drop_call(struct request *rq)
+{
+    call_cancel(rq->call);
+    rq->call = NULL;
+    if (!rq->client)
+        finish(rq, STATS_CLIENT_GONE);
+}
+
 static void on_phase(struct job *job, enum job_phase phase)
 {
     struct request *rq = LIST_ENTRY(job, struct request, job);
@@ -538,10 +549,18 @@ static void on_phase(struct job *job, enum job_phase phase)
         enter(rq, REQUEST_QUEUE);
         break;
     case JOB_RESTORING:
-        enter(rq, REQUEST_RESTORE);
+        if (rq->state < REQUEST_RESTORE)
+            enter(rq, REQUEST_RESTORE);
         break;
     case JOB_READY:
         send_upstream(rq);
+        break;
+    case JOB_BOUND:
+        if (rq->call)
+            call_release(rq->call);
+        break;
+    case JOB_AGAIN:
+        drop_call(rq);
         break;
     }
 }

@@ -53,6 +53,8 @@ struct call {
     struct buf head;
     struct slice body[3];
     bool is_head, once;
+    bool hold; /* asked for … */
+    bool held; /* … and its head has come, and is not handed on yet */
     struct call_facts *facts;
 
     struct pooled *at; /* the connection in use */
@@ -409,6 +411,7 @@ struct call *call_start(struct upstream *u, const struct call_request *rq,
     c->arg = arg;
     c->is_head = rq->is_head;
     c->once = rq->once;
+    c->hold = rq->hold;
     buf_append_slice(&c->head, rq->head);
     memcpy(c->body, rq->body, sizeof(c->body));
     c->parser =
@@ -487,6 +490,12 @@ static bool is_interim(const struct call *c)
     return status >= 100 && status < 200;
 }
 
+static bool is_success(const struct call *c)
+{
+    const int status = http_parser_head(c->parser)->status;
+    return status >= 200 && status < 300;
+}
+
 /* Acts on one parser event; false when the call is over or paused. */
 static bool step(struct call *c, enum http_event event, struct slice data)
 {
@@ -499,8 +508,14 @@ static bool step(struct call *c, enum http_event event, struct slice data)
             on_broken(c, "the engine switched protocols, unasked", "");
             return false;
         }
-        if (!is_interim(c))
-            c->on.on_head(c->arg, http_parser_head(c->parser));
+        if (is_interim(c))
+            break;
+        if (c->hold && is_success(c)) {
+            c->held = true;
+            call_pause(c);
+            return false;
+        }
+        c->on.on_head(c->arg, http_parser_head(c->parser));
         break;
     case HTTP_DATA:
         c->on.on_body(c->arg, data);
@@ -620,6 +635,10 @@ static void on_resumed(void *arg)
     if (c->paused)
         return;
     conn_resume(c->at->conn);
+    if (c->held) {
+        c->held = false;
+        c->on.on_head(c->arg, http_parser_head(c->parser));
+    }
     read_answer(c);
 }
 
@@ -631,6 +650,13 @@ void call_resume(struct call *c)
         c->resuming = true;
         loop_defer(c->u->loop, on_resumed, c);
     }
+}
+
+void call_release(struct call *c)
+{
+    c->hold = false;
+    if (c->held)
+        call_resume(c);
 }
 
 void call_cancel(struct call *c)

@@ -3,9 +3,7 @@
 
 Requests of a few credentials, teams and salts, with and without adapters and pictures,
 over chats and messages, ask prompts that begin alike, also side by side and over restarts
-of the gateway; /v1/messages alone, as nothing is promised beside others where the engine
-chooses the slot (docs/security.md): BESIDE=1 asks it side by side, and finds what is not
-promised. The model knows which earlier requests one may share with, and so the most
+of the gateway. The model knows which earlier requests one may share with, and so the most
 prompt tokens that the engine may say it has reused: what the longest common start with
 one of them comes to. The seed is printed where a test fails; SEED repeats it, and
 ISOLATION_REQUESTS asks for more than 80 in each mode.
@@ -18,7 +16,6 @@ import threading
 from harness import CHAT, ENGINE, Case, chat_body, common, words
 
 REQUESTS = int(os.environ.get("ISOLATION_REQUESTS", "80"))
-BESIDE = os.environ.get("BESIDE")
 ANSWER_TOKENS = 3
 PICTURE = "data:image/png;base64," + "iVBORw0KGgo" * 30
 
@@ -147,10 +144,7 @@ class Isolation(Case):
         engine, gateway = self.pair({"isolation": mode}, mode="store", slots=2, **more)
         draw, model = Draw(rng, mode, standin, standin), Model()
         while len(model.asked) < REQUESTS:
-            some = [draw.one() for _ in range(rng.choice((1, 1, 2, 3)))]
-            if not BESIDE and any(one.path == "/v1/messages" for one in some):
-                gateway.wait_quiet()
-                del some[1:]
+            some = [draw.one() for _ in range(rng.choice((1, 2, 3, 4)))]
             for one in some:
                 one.tokens = engine.prompt_of(one.body)
             self.ask_side_by_side(gateway, some)

@@ -2,6 +2,7 @@
 """Whose text is whose: tenants that share nothing, what is forgotten, what goes after a
 time, and what never gets in."""
 
+import gzip
 import json
 import re
 
@@ -120,6 +121,18 @@ class WhereTheEngineChooses(TenantCase):
         self.assertEqual(answer.status, 200)
         self.assertEqual(answer.json()["usage"]["input_tokens_details"]["cached_tokens"], 0)
 
+    def test_packed_bodies_that_ask_for_several_answers(self):
+        self.need_standin("packed bodies")
+        engine, gateway = self.pair(mode="store", slots=2, inflates=True)
+        text = words(400, "packed")
+        self.ask(gateway, chat_body(text), Authorization="Bearer one")
+        gateway.wait_quiet()
+        body = gzip.compress(json.dumps(chat_body(text, n=2)).encode())
+        answer = gateway.fetch("POST", CHAT, body, headers=[
+            ("Authorization", "Bearer two"), ("Content-Encoding", "gzip")])
+        self.assertEqual(self.reused(answer.json()), 0)
+        self.assert_clean(engine)
+
     def test_without_slot_files_a_token_is_run_over_it(self):
         self.need_standin("no slot directory")
         engine, gateway = self.pair(slots=2, slot_dir="")
@@ -142,6 +155,156 @@ class WhereTheEngineChooses(TenantCase):
             self.assertEqual(self.read(self.message(gateway, words(300, "beside"), "two")), 0)
             engine.release("stream", match="held")
             self.assertTrue(client.read_answer().complete)
+        self.assert_clean(engine)
+
+    def send(self, client, path, key, body):
+        client.send(request_bytes("POST", path, json.dumps(body).encode(),
+                                  [("x-api-key", key)]))
+
+    def leave_in_that_moment(self, gateway, engine, client, text, key="one"):
+        """A chat that has left its slot, of which the gateway does not know yet."""
+        engine.hold("finish", "chat")
+        self.send(client, CHAT, key, chat_body(text + " chat"))
+        engine.wait_held("finish")
+
+    def wait_again(self, gateway, n):
+        wait_until(lambda: gateway.replica()["binds_foreign"] == n, f"dropped {n} times")
+
+    def wait_slot_free(self, gateway):
+        wait_until(lambda: sum(s["state"] == "idle" for s in gateway.replica()["slots"]) == 4
+                   and gateway.replica()["kv_operations"] == 0, "all but one slot idle")
+
+    def sent(self, engine):
+        return [r for r in engine.log if r.target == "/v1/messages"]
+
+    def ask_for_what_another_leaves(self, stream):
+        """What a message says of reuse that asks for the text of such a chat."""
+        self.need_standin("an answer held back behind its slot")
+        engine, gateway = self.pair(mode="store", slots=2)
+        text = words(300, "moment")
+        body = {"max_tokens": 4, "messages": [{"role": "user", "content": text}],
+                "stream": stream}
+        self.message(gateway, "hello", "three")
+        with gateway.client() as chat, gateway.client() as other:
+            self.leave_in_that_moment(gateway, engine, chat, text)
+            self.send(other, "/v1/messages", "two", body)
+            self.wait_again(gateway, 1)
+            engine.release("finish", match="chat")
+            self.assertEqual(chat.read_answer().status, 200)
+            answer = other.read_answer()
+        self.assertEqual(answer.status, 200)
+        self.assertTrue(answer.complete)
+        gateway.wait_quiet()
+        self.assertEqual(gateway.replica()["binds_lost"], 0)
+        self.assert_clean(engine)
+        return re.findall(rb'"cache_read_input_tokens": ?(\d+)', answer.body)
+
+    def test_slot_that_another_leaves_in_that_moment(self):
+        self.assertEqual(self.ask_for_what_another_leaves(stream=False), [b"0"])
+
+    def test_slot_that_another_leaves_in_that_moment_and_a_stream(self):
+        self.assertEqual(set(self.ask_for_what_another_leaves(stream=True)), {b"0"})
+
+    def test_slot_that_ones_own_chat_leaves_in_that_moment(self):
+        self.need_standin("an answer held back behind its slot")
+        engine, gateway = self.pair(mode="store", slots=2)
+        text = words(300, "own")
+        self.message(gateway, "hello", "two")   # another tenant, or nothing is kept apart
+        with gateway.client() as chat:
+            self.leave_in_that_moment(gateway, engine, chat, text)
+            self.assertGreater(self.read(self.message(gateway, text, "one")), 200)
+            engine.release("finish", match="chat")
+            self.assertEqual(chat.read_answer().status, 200)
+        gateway.wait_quiet()
+        self.assertGreater(self.read(self.message(gateway, text, "one")), 200)
+        self.assertEqual([gateway.replica()[k] for k in ("binds_foreign", "binds_lost")], [0, 0])
+        self.assert_clean(engine)
+
+    def test_after_some_of_these_others_are_waited_for(self):
+        self.need_standin("answers held back behind their slots")
+        engine, gateway = self.pair(mode="store", slots=5)
+        text = words(300, "many")
+        parts = text.split()   # more in common with the first than with the second …
+        self.message(gateway, "hello", "three")
+        chats = [gateway.client() for _ in range(4)]
+        for i, chat in enumerate(chats):
+            own = " ".join(parts[:len(parts) - 30 * i]) + f" chat {i}"
+            engine.hold("finish", f"chat {i}")
+            self.send(chat, CHAT, "one", chat_body(own))
+            engine.wait_held("finish", i + 1)
+        with gateway.client() as other:
+            self.send(other, "/v1/messages", "two",
+                      {"max_tokens": 4, "messages": [{"role": "user", "content": text}]})
+            for i, chat in enumerate(chats[:3]):
+                self.wait_again(gateway, i + 1)
+                engine.release("finish", match=f"chat {i}")
+                self.assertEqual(chat.read_answer().status, 200)
+            self.wait_slot_free(gateway)
+            self.assertEqual(len(self.sent(engine)), 4)   # with the first, "hello"
+            engine.release("finish", match="chat 3")
+            self.assertEqual(chats[3].read_answer().status, 200)
+            answer = other.read_answer()
+        self.assertEqual(self.read(answer), 0)
+        self.assertEqual(gateway.replica()["binds_foreign"], 3)
+        for chat in chats:
+            chat.close()
+        self.assert_clean(engine)
+
+    def test_task_of_others_is_seen_before_one_is_sent(self):
+        """Else the engine could begin with it, on the slot that the other was told to take,
+        and the other would find it there."""
+        self.need_standin("a request that has not begun")
+        engine, gateway = self.pair(mode="store", slots=2)
+        text = words(300, "first")
+        self.message(gateway, "hello", "three")
+        gateway.wait_quiet()
+        engine.hold("arrive", "chat")
+        with gateway.client() as chat, gateway.client() as other:
+            self.send(chat, CHAT, "one", chat_body(text + " chat"))
+            engine.wait_held("arrive")
+            looks = self.looks(engine)
+            self.send(other, "/v1/messages", "two",
+                      {"max_tokens": 4, "messages": [{"role": "user", "content": text}]})
+            engine.wait_for(lambda: self.looks(engine) > looks + 5, what="looks")
+            self.assertEqual(len(self.sent(engine)), 1)
+            engine.release("arrive", match="chat")
+            self.assertEqual(self.reused(chat.read_answer().json()), 0)
+            self.assertEqual(self.read(other.read_answer()), 0)
+        self.assert_clean(engine)
+
+    def looks(self, engine):
+        return sum(r.target == "/slots" for r in engine.log)
+
+    def hold_looks(self, gateway, engine):
+        """From the next one on: the slot of a message that comes now is not found."""
+        self.message(gateway, "hello", "one")
+        self.message(gateway, "hello", "two")
+        gateway.wait_quiet()
+        engine.hold("slots")
+
+    def test_refusal_is_not_held(self):
+        self.need_standin("a look at the slots that is held")
+        engine, gateway = self.pair(mode="store", slots=2)
+        self.hold_looks(gateway, engine)
+        answer = gateway.fetch("POST", "/v1/messages", {"max_tokens": "x", "messages": [
+            {"role": "user", "content": "x"}]}, headers=[("x-api-key", "one")])
+        self.assertEqual(answer.status, 400)
+        engine.release("slots")
+        gateway.wait_quiet()
+
+    def test_client_that_leaves_an_answer_that_is_held(self):
+        self.need_standin("a look at the slots that is held")
+        engine, gateway = self.pair(mode="store", slots=2)
+        self.hold_looks(gateway, engine)
+        with gateway.client() as client:
+            self.send(client, "/v1/messages", "one", {"max_tokens": 4, "messages": [
+                {"role": "user", "content": "leaves"}]})
+            engine.wait_for(lambda: any(r.done for r in engine.bodies("leaves")), what="done")
+            self.assertTrue(client.silent())
+        wait_until(lambda: gateway.in_flight() == 0, "gone")
+        engine.release("slots")
+        gateway.wait_quiet()
+        self.assertEqual(self.read(self.message(gateway, "hello", "two")), 0)
         self.assert_clean(engine)
 
     def test_slot_that_cannot_be_erased_is_not_used(self):

@@ -745,6 +745,79 @@ static void test_stall_is_timed_again_after_a_pause(void **state)
     assert_null(call);
 }
 
+/* The answer is there as well as the engine's end of it, and nothing is handed on. */
+static void hold_answer(struct upstream_options o, const char *bytes, const char *says)
+{
+    const struct peer_step script[] = {{PEER_ACCEPT, NULL, 0},
+                                       {PEER_READ_HEAD, NULL, 0},
+                                       {PEER_SEND, bytes, 0},
+                                       {PEER_CLOSE, NULL, 0},
+                                       {PEER_END, NULL, 0}};
+    const struct call_request rq = {.head = SLICE_LIT(GET), .hold = true};
+    open_with(o);
+    peer_start(&peer, script);
+    call = call_start(up, &rq, &plain, &peer);
+    while (!peer.done)
+        loop_run(loop);
+    rig_idle(loop, 60);
+    assert_told(says);
+}
+
+static void test_good_answer_is_held_until_it_is_released(void **state)
+{
+    (void)state;
+    struct upstream_options o = usual;
+    o.stall_ms = 20; /* no time runs meanwhile */
+    hold_answer(o, "HTTP/1.1 103 Early Hints\r\n\r\n" OK_5, "");
+    assert_non_null(call);
+    call_release(call);
+    assert_told("");
+    until("end");
+    assert_told("head:200 hello end ");
+}
+
+static void test_refusal_is_not_held(void **state)
+{
+    (void)state;
+    hold_answer(usual, "HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\nno",
+                "head:400 no end ");
+}
+
+static void test_held_answer_may_turn_out_to_be_cut_short(void **state)
+{
+    (void)state;
+    hold_answer(usual, OK_HEAD "Content-Length: 60\r\n\r\nhello", "");
+    call_release(call);
+    until("fail");
+    assert_told("head:200 hello fail:closed ");
+}
+
+static void test_answer_that_comes_after_its_release_is_not_held(void **state)
+{
+    (void)state;
+    static const struct peer_step script[] = {
+        {PEER_ACCEPT, NULL, 0}, {PEER_READ_HEAD, NULL, 0}, {PEER_WAIT, NULL, 0},
+        {PEER_SEND, OK_5, 0},   {PEER_READ_END, NULL, 0},  {PEER_END, NULL, 0}};
+    const struct call_request rq = {.head = SLICE_LIT(GET), .hold = true};
+    open_with(usual);
+    peer_start(&peer, script);
+    call = call_start(up, &rq, &plain, &peer);
+    call_release(call);
+    peer_go(&peer);
+    until("end");
+    assert_told("head:200 hello end ");
+}
+
+static void test_held_answer_can_be_cancelled(void **state)
+{
+    (void)state;
+    hold_answer(usual, OK_5, "");
+    call_cancel(call);
+    call = NULL;
+    rig_idle(loop, 20);
+    assert_told("");
+}
+
 static void test_long_answer_is_passed_on_whole_with_many_pauses(void **state)
 {
     (void)state;
@@ -1131,6 +1204,11 @@ int main(void)
         TEST(paused_call_learns_that_its_answer_was_cut_short),
         TEST(paused_until_close_body_ends_behind_its_last_byte),
         TEST(stall_is_timed_again_after_a_pause),
+        TEST(good_answer_is_held_until_it_is_released),
+        TEST(refusal_is_not_held),
+        TEST(held_answer_may_turn_out_to_be_cut_short),
+        TEST(answer_that_comes_after_its_release_is_not_held),
+        TEST(held_answer_can_be_cancelled),
         TEST(long_answer_is_passed_on_whole_with_many_pauses),
         TEST(call_can_be_cancelled_in_on_head),
         TEST(call_can_be_cancelled_in_on_body),
