@@ -4,6 +4,8 @@
 
     bench/timing.py build/release/incipit              2,000 requests
     bench/timing.py --requests 10000 build/release/incipit
+    bench/timing.py --messages build/release/incipit   /v1/messages, where the engine
+                                                       chooses the slot
 
 One engine (the built-in one), a gateway with isolation: credential. In each round one
 tenant asks a new prompt and the gateway saves it; then another tenant asks: in half of the
@@ -99,7 +101,8 @@ def sign_test(wins, n):
 # ---- rounds -------------------------------------------------------------------------------
 
 class Bench:
-    def __init__(self, program, seed):
+    def __init__(self, program, seed, path):
+        self.path = path
         os.environ["INCIPIT_BIN"] = os.path.abspath(program)
         self.rng = random.Random(seed)
         self.folder = tempfile.mkdtemp(prefix="incipit-timing-")
@@ -128,7 +131,7 @@ class Bench:
                            "messages": [{"role": "user", "content": text}]}).encode()
         began = time.monotonic()
         with Client(self.gateway.port, 60) as client:
-            client.send(request_bytes("POST", CHAT, body, (
+            client.send(request_bytes("POST", self.path, body, (
                 ("Content-Type", "application/json"), ("Authorization", f"Bearer {who}"))))
             answer = client.read_answer("POST")
         assert answer.status == 200, answer.body
@@ -145,10 +148,24 @@ class Bench:
         self.seen[arm].append((ms, dict(FIELD.findall(line))))
         self.bob_asked.append(text)
 
+    def rest(self):
+        """Nothing runs; and what is worth it at once is saved. The rest may wait for
+        minutes of quiet."""
+        until = time.monotonic() + 0.2
+
+        def resting():
+            replica = self.gateway.replica()
+            late = time.monotonic() > until
+            return (not replica["in_flight"] and not replica["kv_operations"] and
+                    not replica["unbound"] and
+                    all(s["state"] == "idle" and (late or not s["unsaved"])
+                        for s in replica["slots"]))
+        wait_until(resting, "rest")
+
     def round(self, n):
         text = self.prompt()
         self.ask("alice", text)
-        self.gateway.wait_quiet()
+        self.rest()
         if n % 8 == 7:
             self.pair(text, self.prompt())
         elif n % 8 == 3 and self.bob_asked:
@@ -157,7 +174,7 @@ class Bench:
             self.ask_and_note("known", text)
         else:
             self.ask_and_note("new", self.prompt())
-        self.gateway.wait_quiet()
+        self.rest()
         del self.gateway.output[:-50]
 
     def pair(self, known, new):
@@ -240,15 +257,16 @@ def main():
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=1e9, help="stop behind so many")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--messages", action="store_true")
     o = parser.parse_args()
-    bench = Bench(o.program, o.seed)
+    bench = Bench(o.program, o.seed, "/v1/messages" if o.messages else CHAT)
     began = time.monotonic()
     try:
         for n in range(o.requests):
             bench.round(n)
             if time.monotonic() - began > o.seconds:
                 break
-        print(f"seed {o.seed}, {n + 1} of {o.requests} rounds in "
+        print(f"{bench.path}, seed {o.seed}, {n + 1} of {o.requests} rounds in "
               f"{time.monotonic() - began:.0f} s")
         return report(bench)
     finally:

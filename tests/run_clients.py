@@ -69,7 +69,7 @@ def main():
     parser = argparse.ArgumentParser(description="Client libraries through the gateway.")
     parser.add_argument("-k", action="append", default=[], metavar="WORD")
     parser.add_argument("-e", action="append", default=[], metavar="ENGINE",
-                        choices=["lab", "llama-new"])
+                        choices=["lab", "llama-new", "llama-old"])
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     o = parser.parse_args()
     sys.dont_write_bytecode = True
