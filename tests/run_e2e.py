@@ -29,7 +29,7 @@ LLAMA_FILE_TIMEOUT_S = 1200  # each test starts an engine that takes seconds
 # Files that bring an engine of their own or need none.
 OWN = {"test_bench", "test_bench_clients", "test_bench_inputs", "test_bench_output",
        "test_bench_page", "test_bench_steps", "test_cli", "test_demo", "test_kvsize", "test_lab",
-       "test_lesson", "test_standin", "test_store_cli", "test_whole"}
+       "test_lesson", "test_observe", "test_standin", "test_store_cli", "test_whole"}
 FAILED = re.compile(r"^FAILED +\S*\.(test_\w+) ")
 NEEDS_STANDIN = re.compile(r"^skipped .*: needs the stand-in: (.*)$")
 sys.path[:0] = [os.path.join(HERE, "lib"), os.path.join(HERE, "e2e")]

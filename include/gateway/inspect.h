@@ -49,6 +49,11 @@ void inspect_forget(struct inspected *in, struct job *job,
 /* Where prompt_emit() hands text to pieces. */
 struct prompt_sink inspect_sink(struct pieces *pieces);
 
+/* The pieces of a readable prompt: of its text, or of its ids, which are as good as text
+ * (four bytes a token). */
+void inspect_pieces(const struct prompt *p, enum prompt_order order,
+                    struct pieces *pieces);
+
 /* The answer's pieces behind the prompt's: the next turn of a chat quotes it. */
 void inspect_answer(struct inspected *in, const struct prompt_answer *text);
 

@@ -76,20 +76,22 @@ void inspect_forget(struct inspected *in, struct job *job,
     inspect_unreadable(in, job, who, why);
 }
 
-/* Ids are as good as text: four bytes a token. */
-static void add_ids(struct inspected *in)
+void inspect_pieces(const struct prompt *p, enum prompt_order order,
+                    struct pieces *pieces)
 {
-    pieces_begin(&in->pieces, PIECES_TEXT, IDS_TAG);
-    pieces_bytes(&in->pieces, (const char *)in->prompt.ids,
-                 in->prompt.n_ids * sizeof(*in->prompt.ids));
-    pieces_end(&in->pieces);
+    const struct prompt_sink sink = inspect_sink(pieces);
+    prompt_emit(p, order, &sink);
+    if (!p->n_ids)
+        return;
+    pieces_begin(pieces, PIECES_TEXT, IDS_TAG);
+    pieces_bytes(pieces, (const char *)p->ids, p->n_ids * sizeof(*p->ids));
+    pieces_end(pieces);
 }
 
 void inspect_body(struct inspected *in, struct job *job, const struct replica *r,
                   const struct inspect_client *who, enum prompt_api api,
                   struct slice body)
 {
-    const struct prompt_sink sink = inspect_sink(&in->pieces);
     link_job(in, job);
     job->seed = r->seed;
     job->text_bytes = body.len;
@@ -101,9 +103,7 @@ void inspect_body(struct inspected *in, struct job *job, const struct replica *r
     job->cacheable = in->prompt.bar == PROMPT_BAR_NONE;
     prompt_kv_root(&in->prompt, &in->kv_root);
     job->kv_root = buf_slice(&in->kv_root);
-    prompt_emit(&in->prompt, r->order, &sink);
-    if (in->prompt.n_ids)
-        add_ids(in);
+    inspect_pieces(&in->prompt, r->order, &in->pieces);
     job->n_prompt_pieces = in->pieces.n;
     if (in->pieces.n)
         job->text_bytes = in->pieces.v[in->pieces.n - 1].end_bytes;

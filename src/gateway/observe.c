@@ -74,11 +74,11 @@ static bool add_body(struct outlook *o, json_t *line, enum prompt_api api,
 {
     struct prompt p = {.n = 1};
     struct pieces pieces;
-    const struct prompt_sink sink = inspect_sink(&pieces);
-    const bool fine = prompt_scan(&p, api, body) && p.bar == PROMPT_BAR_NONE;
+    const bool fine =
+        prompt_scan(&p, api, body) && p.bar == PROMPT_BAR_NONE && api != PROMPT_NONE;
     if (fine) {
         pieces_init(&pieces, key, (struct slice){"", 0});
-        prompt_emit(&p, PROMPT_ORDER_SYSTEM_FIRST, &sink);
+        inspect_pieces(&p, PROMPT_ORDER_SYSTEM_FIRST, &pieces);
         const double bytes = pieces.n ? (double)pieces.v[pieces.n - 1].end_bytes : 0;
         const double told = number_of(line, "prompt_tokens");
         const struct outlook_request rq = {

@@ -19,6 +19,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define LONG_KEY 256
+#define IDS_PART '9' /* of a record: ids, eight digits each */
 
 struct keyed {
     struct prompt prompt;
@@ -26,6 +27,19 @@ struct keyed {
     struct buf record;             /* prompt_oracle.h */
     bool readable;
 };
+
+/* What the pieces are made of: ids as one more part. */
+static void record_pieces(const struct prompt *p, enum prompt_order order, struct buf *b)
+{
+    record_prompt(p, order, b);
+    if (!p->n_ids)
+        return;
+    buf_append_char(b, RECORD_BEGIN);
+    buf_append_char(b, IDS_PART);
+    for (size_t i = 0; i < p->n_ids; i++)
+        buf_printf(b, "%08x", p->ids[i]);
+    buf_append_char(b, RECORD_END);
+}
 
 static void key_of(struct keyed *k, enum prompt_api api, enum prompt_order order,
                    struct slice body)
@@ -40,11 +54,9 @@ static void key_of(struct keyed *k, enum prompt_api api, enum prompt_order order
     pieces_init(&k->foreign, &key, SLICE_LIT("another"));
     if (!k->readable)
         return;
-    const struct prompt_sink one = inspect_sink(&k->pieces);
-    const struct prompt_sink another = inspect_sink(&k->foreign);
-    prompt_emit(&k->prompt, order, &one);
-    prompt_emit(&k->prompt, order, &another);
-    record_prompt(&k->prompt, order, &k->record);
+    inspect_pieces(&k->prompt, order, &k->pieces);
+    inspect_pieces(&k->prompt, order, &k->foreign);
+    record_pieces(&k->prompt, order, &k->record);
     assert(pieces_common(k->pieces.v, k->pieces.n, k->foreign.v, k->foreign.n) == 0);
     assert(!hash128_eq(k->pieces.root, k->foreign.root));
 }
@@ -157,7 +169,7 @@ static size_t pieces_within(struct slice record, size_t most)
             fill = 0;
         } else if (record.ptr[at] == RECORD_END) {
             n += part != '0' + PROMPT_PART_ROOT;
-        } else if (++fill % PIECE_BYTES == 0) {
+        } else if (++fill % (part == IDS_PART ? 2 * PIECE_BYTES : PIECE_BYTES) == 0) {
             n += part != '0' + PROMPT_PART_ROOT && part != '0' + PROMPT_PART_MEDIA;
         }
     }
