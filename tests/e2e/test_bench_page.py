@@ -11,6 +11,7 @@ import browser
 from stub_service import (DONE, begin_stream, end_stream, event, role, send_chunk, send_json,
                           timed, usage)
 from test_bench import BenchCase
+from test_bench_output import saying
 
 VOID = ("meta", "br")
 WIDTHS = (360, 800, 1600)
@@ -192,6 +193,38 @@ class Pages(PageCase):
         self.checked(text)
         self.says(text, "These figures are of the step at 2 requests under way",
                   "second is slower than first", "no difference seen", "<td>6</td>")
+
+    def test_whether_answers_are_equal(self):
+        a = self.stub(saying(lambda n: ["one", "two"]))
+        b = self.stub(saying(lambda n: ["one", "two" if n % 2 else "tww"]))
+        text = self.page(a.url, "--ab", b.url, "--requests", 4, "--check-output")
+        self.checked(text)
+        self.says(text, "Are the answers equal?", "0 pairs could not be read")
+        rows = re.findall(r"<tr>(?:(?!</tr>).)*tokens cached on both sides.*?</tr>", text, re.S)
+        self.assertEqual(len(rows), 1)
+        self.assertEqual(re.findall(r"<td[^>]*>([^<]*)", rows[0])[:3], ["4", "2", "50.0"])
+        self.assertNotIn("not as many cached", text)
+        self.assertNotIn("Are the answers equal?", self.page(a.url, "--requests", 1))
+
+    def test_the_store_of_a_gateway_is_beside_its_memory(self):
+        use = {"cpu_s": 1.5, "cores": 0.5, "rss_begin_bytes": 1, "rss_peak_bytes": 2,
+               "rss_end_bytes": 3}
+        arm = arm_of(random.Random(1), "A", 9, 1)
+        arm["resources"] = {**use, "kv": {
+            place: {"begin": 0, "peak": peak << 20, "end": 1 << 20}
+            for place, peak in (("ram_bytes", 7), ("disk_bytes", 9))},
+            "processes": [{**use, "name": f"p{i}", "how": "watched"} for i in range(99)]}
+        path = self.path("page.html")
+        self.bench("report", self.path("d.json", json.dumps(document(arms=[arm]))), "--html",
+                   path)
+        with open(path, encoding="utf-8", newline="") as f:
+            text = f.read()
+        self.checked(text)
+        rows = {words: re.findall(r"<td[^>]*>([^<]*)", row) for row, words in re.findall(
+            r"<tr>((?:(?!</tr>).)*KV in the store, (\w+).*?)</tr>", text, re.S)}
+        self.assertEqual([rows[w][-2] for w in ("memory", "disk")], ["7 MiB", "9 MiB"])
+        self.assertEqual(text.count("(watched)"), 20)
+        self.says(text, "p0 (watched)")
 
     def test_what_an_engine_says_of_itself_stays_text(self):
         name = "</title><script>alert('x')</script>\"&<img src=http://x/>\u202e"
