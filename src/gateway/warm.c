@@ -188,12 +188,20 @@ static void take_answer(struct item *it)
     }
 }
 
+/* Since it was begun: then nobody saves what the engine had computed. */
+static bool is_another_engine(const struct item *it)
+{
+    const struct replica *r = it->replica;
+    return !hash128_eq(it->seed, r->seed) || it->restarts != r->n.restarts;
+}
+
 /* Is it in the store by now? */
 static void look_for_save(struct item *it)
 {
+    const bool late = now_us(it->entry->w) >= it->due_us && !replica_busy(it->replica);
     if (warm_run_stored(it->run, &it->outcome.tokens))
         settle(it);
-    else if (now_us(it->entry->w) >= it->due_us && !replica_busy(it->replica))
+    else if (late || is_another_engine(it))
         try_again(it, 502, "it was computed and not stored");
 }
 
@@ -260,7 +268,7 @@ static bool may_begin(const struct item *it)
 static void look_after(struct item *it)
 {
     const struct replica *r = it->replica;
-    const bool other = !hash128_eq(it->seed, r->seed) || it->restarts != r->n.restarts;
+    const bool other = is_another_engine(it);
     if (!it->entry->listed || r->mode != REPLICA_STORE || (it->state == FAILED && !other))
         return;
     it->seed = r->seed;

@@ -8,7 +8,7 @@ import os
 import subprocess
 import threading
 
-from harness import CHAT, Case, binary, chat_body, request_bytes, wait_until, words
+from harness import CHAT, Case, Client, binary, chat_body, request_bytes, wait_until, words
 
 BLOCK = 64
 
@@ -344,6 +344,67 @@ class Commands(WarmCase):
         engine.wait_idle()
         for system in systems:
             self.assertGreaterEqual(self.cached(gateway, chat(system)), BLOCK)
+
+
+class Failures(WarmCase):
+    WARM = "/cache/warm?name=w&model=standin-tiny"
+
+    def message(self, answer, status):
+        self.assertEqual(answer[0], status, answer)
+        return answer[1]["error"]["message"]
+
+    def test_an_engine_that_fails_is_asked_again(self):
+        self.need_standin("faults")
+        engine, gateway = self.pair(mode="store")
+        for name, fault in (("busy", {"kind": "error", "status": 503}),
+                            ("gone", {"kind": "close-before-head"})):
+            engine.fault(**fault)
+            status, doc = self.post(gateway, f"/cache/warm?name={name}&model=standin-tiny",
+                                    words(300, name))
+            self.assertEqual(status, 200, doc)
+            self.assertTrue(gateway.pins()[name]["complete"])
+            self.assertRegex(gateway.text(), rf"event=warm name={name} .*state=again try=2 ")
+
+    def test_what_an_engine_refuses_is_said_in_its_words(self):
+        self.need_standin("faults")
+        engine, gateway = self.pair(mode="store")
+        for body, why in ((b'{"error":{"message":"too \xc3\xa4 long"}}', "400: too ?? long"),
+                          (b'{"error":"no"}', "400: "), (b"nonsense", "400: ")):
+            engine.fault("error", status=400, body=body)
+            self.assertEqual(self.message(self.post(gateway, self.WARM, words(300)), 400),
+                             "the engine answered " + why)
+        self.assertNotIn("state=again", gateway.text())
+        self.assertEqual(gateway.pins(), {})
+
+    def test_a_text_that_is_none_and_a_replica_that_is_not_there(self):
+        _, gateway = self.pair(mode="store")
+        for body, more, why in ((b"", "", "it is empty"), (b"\r\n", "", "it is empty"),
+                                (b"gr\xfc\xdf", "", "it is not UTF-8"),
+                                (b"x", "&replica=nobody", 'no replica is named "nobody"'),
+                                (b'{"model":"m"}', "", "neither messages nor a prompt"),
+                                (b'{"prompt":[1,"a"]}', "", "takes no part in caching")):
+            self.assertIn(why, self.message(self.post(gateway, self.WARM + more, body), 400))
+
+    def test_where_nothing_is_stored_it_says_so(self):
+        _, gateway = self.pair({"store": {"save": False}}, mode="store")
+        self.assertIn("store.save is off", self.message(
+            self.post(gateway, self.WARM, words(300)), 503))
+
+    def test_where_a_replica_observes_it_says_why(self):
+        _, gateway = self.pair({"observe": True}, mode="observe", store=False)
+        self.assertIn("does not store: ", self.message(
+            self.post(gateway, self.WARM, words(300)), 503))
+
+    def test_who_asked_may_leave(self):
+        engine, gateway = self.pair(mode="store")
+        engine.hold("head")
+        with Client(gateway.admin_port) as client:
+            client.send(request_bytes("POST", self.WARM, words(300).encode(),
+                                      host="localhost"))
+            wait_until(lambda: gateway.stats()["warm"]["running"] == 1, "it runs")
+        engine.release("head")
+        wait_until(lambda: "w" in gateway.pins(), gateway.cache)
+        self.assertTrue(gateway.pins()["w"]["complete"])
 
 
 class Doors(WarmCase):
