@@ -532,21 +532,28 @@ void warm_join(struct warm *w, const struct options *o, struct replica *r)
             add_listed(w, &o->warm[i], r);
 }
 
+static void part_from(struct item *it)
+{
+    if (it->state != DONE && it->state != FAILED)
+        finish(it, FAILED, 503, "the upstream was taken out of the configuration");
+    it->replica = NULL;
+    it->outcome.replica = "";
+}
+
 void warm_part(struct warm *w, struct replica *r)
 {
     r->on_mode = r->on_saved = NULL;
-    LIST_EACH (link, &w->entries) {
+    for (struct list *link = w->entries.next, *next; link != &w->entries; link = next) {
         struct warm_entry *e = LIST_ENTRY(link, struct warm_entry, link);
+        size_t left = 0;
+        next = link->next;
         for (size_t i = 0; i < e->n_items; i++) {
-            struct item *it = &e->items[i];
-            if (it->replica != r)
-                continue;
-            if (it->state != DONE && it->state != FAILED)
-                finish(it, FAILED, 503,
-                       "the upstream was taken out of the configuration");
-            it->replica = NULL;
-            it->outcome.replica = "";
+            if (e->items[i].replica == r)
+                part_from(&e->items[i]);
+            left += e->items[i].replica == NULL;
         }
+        if (e->listed && left && left == e->n_items)
+            free_entry(e);
     }
 }
 

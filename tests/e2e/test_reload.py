@@ -35,11 +35,11 @@ class ReloadCase(Case):
         wait_until(lambda: self.state(gateway)[name] == before[name] + 1, lambda: gateway.text())
         return self.state(gateway)
 
-    def start(self, *engines, config=None):
-        """A gateway that has its engines from the file."""
+    def start(self, *engines, config=None, **more):
+        """A gateway that has its engines from the file; `more` is of each."""
         self.need_gateway()
         gateway = Gateway(self.folder, engines[0].url, dict(config or {}, upstreams=[
-            {"url": e.url, "name": f"engine-{i}"} for i, e in enumerate(engines)]))
+            {"url": e.url, "name": f"engine-{i}", **more} for i, e in enumerate(engines)]))
         self.gateways.append(gateway)
         command = gateway.command
         def without_upstream():
@@ -213,6 +213,30 @@ class Upstreams(ReloadCase):
         wait_until(lambda: "upstream-left" in gateway.text(), "it has gone")
         self.reload(gateway, self.listed(("engine-0", first), ("second", second)))
         self.assertEqual(self.names(gateway), ["engine-0", "second"])
+
+    def test_what_is_kept_warm_goes_with_its_engine(self):
+        first, second = self.engine(), self.engine()
+        path = os.path.join(self.folder, "start.txt")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(words(300))
+        slots = {e: {"url": e.url, "name": n, "slot_dir": e.settings.slot_dir}
+                 for e, n in ((first, "engine-0"), (second, "second"))}
+        listed = {"warm": [{"file": path, "model": "standin-tiny"}]}
+        gateway = self.start(first, config=listed, slot_dir=first.settings.slot_dir)
+        states = lambda: [(x["replica"], x["state"]) for x in gateway.cache()["warm"]]
+        wait_until(lambda: states() == [("engine-0", "done")], states)
+        second.hold("head")  # its self-test is not over before it leaves
+        for times in (1, 2):
+            self.reload(gateway, {**listed, "upstreams": list(slots.values())})
+            self.assertEqual(states(), [("engine-0", "done"), ("second", "pending")])
+            self.reload(gateway, {**listed, "upstreams": [slots[first]]})
+            wait_until(lambda: gateway.text().count("event=upstream-left") == times,
+                       gateway.text)
+            self.assertEqual(states(), [("engine-0", "done")])
+        second.release("head")
+        self.reload(gateway, {**listed, "upstreams": list(slots.values())})
+        wait_until(lambda: states() == [("engine-0", "done"), ("second", "done")], states)
+        self.assertEqual(gateway.stats()["warm"]["failed"], 0)
 
     def test_name_of_one_that_stays_needs_a_restart(self):
         engine = self.engine()
