@@ -270,6 +270,68 @@ static void test_folder_that_is_not_there_keeps_nothing(void **state)
     free(dir);
 }
 
+/* A folder in the place of the file: what comes meanwhile is lost, what comes later not. */
+static void test_file_that_can_be_made_later_is_written_then(void **state)
+{
+    (void)state;
+    char *path = path_of("prompts.log");
+    assert_int_equal(mkdir(path, 0700), 0);
+    open_log(1 << 20);
+    add_some(0, 2);
+    store_rig_settle(&rig);
+    assert_int_equal(replay(), 0);
+    assert_int_equal(rmdir(path), 0);
+    add_some(0, 3);
+    store_rig_settle(&rig);
+    assert_int_equal(size_of("prompts.log"), 3 * RECORD);
+    assert_int_equal(replay(), 3);
+    free(path);
+}
+
+/* ---- forgetting --------------------------------------------------------------------- */
+
+static void on_forgotten(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* `n` records of one chain behind the one that is named, in two files and unwritten. */
+static void forget_chain(uint32_t n)
+{
+    struct prompt_log_forget what = {.gone = mem_array(1, sizeof(*what.gone)),
+                                     .n_gone = 1};
+    int done = 0;
+    what.gone[0] = hash_of(3);
+    open_log((uint64_t)n * RECORD);
+    add_some(0, n / 2);
+    store_rig_settle(&rig);
+    add_some(n / 2, n);
+    store_rig_settle(&rig);
+    add(n); /* waits still */
+    prompt_log_forget(log_, &what, on_forgotten, &done);
+    store_rig_settle(&rig);
+    assert_int_equal(done, 1);
+    close_log();
+}
+
+static void test_what_continues_a_forgotten_one_is_forgotten(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {8, 300, 700};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct prompt_record *v;
+        forget_chain(sizes[i]);
+        assert_int_equal(prompt_log_load(rig.root, &v), 2);
+        assert_true(hash128_eq(v[0].boundary.hash, hash_of(1)));
+        assert_true(hash128_eq(v[1].boundary.hash, hash_of(2)));
+        assert_int_equal(size_of("prompts.log.1"), -1);
+        free(v);
+        char *path = path_of("prompts.log");
+        unlink(path);
+        free(path);
+    }
+}
+
 static void test_link_is_not_followed(void **state)
 {
     (void)state;
@@ -298,6 +360,8 @@ int main(void)
         TEST(noise_is_no_record),
         TEST(two_generations_are_kept),
         TEST(folder_that_is_not_there_keeps_nothing),
+        TEST(file_that_can_be_made_later_is_written_then),
+        TEST(what_continues_a_forgotten_one_is_forgotten),
         TEST(link_is_not_followed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -863,6 +863,26 @@ static void test_store_keeps_blocks_in_ram_while_the_disk_is_full(void **state)
     assert_int_equal(stats(f).disk_blocks, 1);
 }
 
+/* Somebody cleaned up while it runs. */
+static void test_store_makes_removed_folders_anew(void **state)
+{
+    static const char *const folders[] = {"blocks", "tmp", "damaged", "notes"};
+    struct fixture *f = *state;
+    open_store(f);
+    for (uint32_t i = 0; i < 4; i++) {
+        char *path = mem_printf("%s/%s", f->dir, folders[i]);
+        nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        assert_int_equal(put(f, i, 5000), 1);
+        assert_true(file_there(f, i));
+        assert_int_equal(access(path, F_OK), i < 2 ? 0 : -1); /* as they are needed */
+        free(path);
+    }
+    assert_int_equal(stats(f).write_errors, 0);
+    reopen(f);
+    assert_int_equal(get(f, 0), 0);
+    assert_int_equal(get(f, 3), 0);
+}
+
 static void test_store_clears_what_a_crash_left_behind(void **state)
 {
     struct fixture *f = *state;
@@ -1333,6 +1353,7 @@ int main(void)
         TEST(test_store_does_not_open_linked_parts),
         TEST(test_store_does_not_wait_for_a_fifo),
         TEST(test_store_keeps_blocks_in_ram_while_the_disk_is_full),
+        TEST(test_store_makes_removed_folders_anew),
         TEST(test_store_clears_what_a_crash_left_behind),
         TEST(test_store_drop_removes_from_all_tiers),
         TEST(test_store_drop_wins_over_a_pending_put),
