@@ -73,7 +73,7 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
-.PHONY: all programs demo demo-llama test test-engines test-clients test-faults mutants unit lint \
+.PHONY: all programs demo demo-llama test test-engines test-clients test-faults families mutants unit lint \
         format asan fuzz fuzz-programs cover bench bench-store bench-clients raw-table install clean \
         distclean help force
 .DELETE_ON_ERROR:
@@ -185,6 +185,9 @@ test-faults: $(PROGRAM) ## Faults at random moments: ROUNDS of them (20); SEED r
 	$(Q)python3 tests/run_faults.py -v -n $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 FAMILIES ?=
+families: $(PROGRAM) $(UNIT) ## The tests that docs/field-reports.md names, and no others; FAMILIES="K11 H05"
+	$(Q)python3 tests/run_families.py $(FAMILIES)
+
 mutants: $(PROGRAM) ## Deliberate faults in a copy of the tree: does a test fail? FAMILIES="K11 H05"
 	$(Q)python3 tools/mutants.py $(FAMILIES)
 

@@ -78,7 +78,8 @@ class Tree:
         return self.unit(program, name) if kind == "unit" else self.e2e(program, name)
 
     def unit(self, program, name):
-        status, output = self.run([self.path("build/release/tests", program)], UNIT_TIMEOUT_S)
+        status, output = self.run([self.path("build/release/tests", program)], UNIT_TIMEOUT_S,
+                                  TEST_FILTER=name or "*")
         begun = re.findall(r"\[ RUN      \] (\S+)", output)
         passed = set(re.findall(r"\[       OK \] (\S+)", output))
         if not name:

@@ -8,8 +8,17 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
+
+/* TEST_FILTER=NAME runs one test of a program alone ('*' stands for anything). */
+__attribute__((constructor)) static void filter_tests(void)
+{
+    const char *name = getenv("TEST_FILTER");
+    if (name)
+        cmocka_set_test_filter(name);
+}
 
 /* With sanitizers all takes many times as long: what is repeated is repeated less. */
 #ifdef __SANITIZE_ADDRESS__

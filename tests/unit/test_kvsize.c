@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "lab/kvsize.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "cmocka_all.h"
 #include "base/buf.h"
 #include "base/mem.h"
 #include "lab/gguf.h"

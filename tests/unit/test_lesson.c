@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "lab/lesson.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
+
+#include "cmocka_all.h"
 
 static struct lesson lesson;
 

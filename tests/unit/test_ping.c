@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "gateway/ping.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "cmocka_all.h"
 
 #define EVERY_MS 5
 

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "proto/slotfile.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "cmocka_all.h"
 #include "base/mem.h"
 
 /* Real files, see tests/data/slotfiles/README.md. */

@@ -5,9 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "cmocka_all.h"
 #include "base/log.h"
 #include "base/mem.h"
 
