@@ -112,6 +112,23 @@ class Trust(Sealed):
         front = self.front(self.e.port, self.authority.issue(days=-1))
         self.refused(front, "the certificate of localhost has expired: 20")
 
+    def test_certificate_of_tomorrow_is_refused_with_its_date(self):
+        front = self.front(self.e.port, self.authority.issue(start=2045))
+        self.refused(front, "the certificate of localhost is not valid yet: "
+                            "2045-01-02 00:00 UTC")
+
+    def test_certificate_for_something_else_is_refused(self):
+        for made, says in (
+                ({"purpose": "clientAuth"}, "the certificate of localhost is not taken: uns"),
+                ({"names": ",".join(f"DNS:{c}.example" for c in "abcde")},
+                 "is for a.example, b.example, c.example, d.example, …, not for localhost"),
+                ({"names": "", "common_name": "only.example"},
+                 "is for only.example, not for localhost"),
+                ({"names": "", "subject": "/O=somebody"},
+                 "is for nobody by name, not for localhost")):
+            with self.subTest(made):
+                self.refused(self.front(self.e.port, self.authority.issue(**made)), says)
+
     def test_authority_that_is_not_known_is_refused_by_name(self):
         other = Authority(self.folder, "other authority")
         front = self.front(self.e.port, other.issue())
@@ -162,6 +179,8 @@ class Trust(Sealed):
                           ({"cert_file": "/nowhere/c.pem", "key_file": key}, "/nowhere/c.pem"),
                           ({"cert_file": cert, "key_file": other_key}, "the key file"),
                           ({"cert_file": cert}, "go together"),
+                          ({"cert_file": cert, "key_file": self.authority.lock(key)},
+                           "cannot be used (PEM, without password"),
                           ({"url": "http://localhost:1"}, "is not https://")):
             with self.subTest(tls):
                 url = tls.pop("url", "https://localhost:1")

@@ -38,17 +38,41 @@ class Authority:
                               text=True, check=False)
         assert done.returncode == 0, done.stderr
 
-    def issue(self, names="DNS:localhost,IP:127.0.0.1", days=1, common_name="engine"):
+    def issue(self, names="DNS:localhost,IP:127.0.0.1", days=1, common_name="engine",
+              subject=None, purpose=None, start=None):
         """(certificate file, key file); days < 0: has expired. names "": of the common name
-        alone."""
+        alone. `start`: a year from which on it is valid."""
         self.n += 1
         cert, key = self.path(f"{self.n}.pem"), self.path(f"{self.n}.key")
-        self.run("req", *self.new_key(key), "-out", "request", "-subj", f"/CN={common_name}")
+        self.run("req", *self.new_key(key), "-out", "request", "-subj",
+                 subject or f"/CN={common_name}")
         with open(self.path("extensions"), "w", encoding="ascii") as f:
             f.write(f"subjectAltName={names}\n" if names else "basicConstraints=CA:FALSE\n")
-        self.run("x509", "-req", "-in", "request", "-CA", self.ca, "-CAkey", "ca.key",
-                 "-CAcreateserial", "-days", str(days), "-extfile", "extensions", "-out", cert)
+            f.write(f"extendedKeyUsage={purpose}\n" if purpose else "")
+        if start:
+            self.sign_from(start, cert)
+        else:
+            self.run("x509", "-req", "-in", "request", "-CA", self.ca, "-CAkey", "ca.key",
+                     "-CAcreateserial", "-days", str(days), "-extfile", "extensions",
+                     "-out", cert)
         return cert, key
+
+    def sign_from(self, year, cert):
+        """`openssl x509` signs from now on; `openssl ca` keeps books and can do this."""
+        with open(self.path("ca.cnf"), "w", encoding="ascii") as f:
+            f.write("[ca]\ndefault_ca=own\n[own]\ndatabase=books\nnew_certs_dir=.\n"
+                    "rand_serial=yes\npolicy=any\ndefault_md=sha256\n"
+                    "[any]\ncommonName=supplied\n")
+        with open(self.path("books"), "w", encoding="ascii"):
+            pass
+        self.run("ca", "-batch", "-notext", "-config", "ca.cnf", "-cert", self.ca, "-keyfile",
+                 "ca.key", "-in", "request", "-extfile", "extensions", "-startdate",
+                 f"{year}0102000000Z", "-enddate", f"{year}0103000000Z", "-out", cert)
+
+    def lock(self, key):
+        """A copy of the key with a password."""
+        self.run("ec", "-aes256", "-passout", "pass:secret", "-in", key, "-out", "locked.key")
+        return self.path("locked.key")
 
 
 def server_context(cert, key, client_ca=None):
