@@ -73,7 +73,7 @@ FUZZ     := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/fuzz/%)
 BENCH    := $(BENCH_SRC:bench/%.c=$(BUILD)/bench/%)
 PROGRAM  := $(if $(filter cmd,$(FOLDERS)),$(BUILD)/incipit)
 
-.PHONY: all programs demo demo-llama test test-engines test-clients test-faults families mutants unit lint \
+.PHONY: all programs demo demo-llama test test-engines test-clients test-faults families mutants unit valgrind lint \
         format asan fuzz fuzz-programs cover bench bench-store bench-clients raw-table install clean \
         distclean help force
 .DELETE_ON_ERROR:
@@ -172,6 +172,10 @@ unit: $(BUILD)/tests/test_$(T) ## Build and run one unit test: make unit T=buf
 asan: ## The tests on the build with sanitizers alone
 	$(Q)$(MAKE) KIND=asan programs
 	$(Q)python3 tests/run.py build/asan
+
+valgrind: ## Unit and corpus tests, and gateways of end-to-end tests, under memcheck
+	$(Q)$(MAKE) KIND=release programs
+	$(Q)python3 tests/run.py --valgrind build/release
 
 test-engines: ## Run against a real llama-server (downloads one, about 180 MB)
 	$(Q)$(MAKE) KIND=release programs

@@ -4,6 +4,7 @@
 
     tests/run.py build/release build/asan     unit, corpus and end-to-end tests
     tests/run.py --engines build/release      tests against a real engine
+    tests/run.py --valgrind build/release     unit, corpus and some end-to-end tests under memcheck
 
 The last line is "N passed, N failed, N skipped"; the exit status is 1 if any failed.
 """
@@ -12,10 +13,20 @@ import concurrent.futures
 import glob
 import os
 import re
+import shlex
 import subprocess
 import sys
 
 UNIT_TIMEOUT_S = 300
+VALGRIND_TIMEOUT_S = 1800
+LEAKS = "definite,indirect,possible"
+MEMCHECK = ["-q", "--leak-check=full", f"--show-leak-kinds={LEAKS}",
+            f"--errors-for-leak-kinds={LEAKS}", "--error-exitcode=99",
+            "--child-silent-after-fork=yes",
+            f"--suppressions={os.path.abspath('tests/valgrind.supp')}"]
+# Files of end-to-end tests whose gateways run under it: all ways in, out and round.
+UNDER_VALGRIND = ("admin", "bodies", "bounds", "leaving", "proxy", "redis", "reload", "reuse",
+                  "saves", "slots", "tenants", "tls", "warm", "whole")
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
 CMOCKA = re.compile(r"^\[ +(PASSED|FAILED|SKIPPED) +\] (\d+) test\(s\)", re.M)
 
@@ -44,9 +55,9 @@ def execute(command, timeout_s):
         return -1, f"{error}\n"
 
 
-def run_unit(program):
+def run_unit(program, under=(), timeout_s=UNIT_TIMEOUT_S):
     """A cmocka program: counts from its summary; a crash is a failure of its own."""
-    status, output = execute([program], UNIT_TIMEOUT_S)
+    status, output = execute([*under, program], timeout_s)
     count = Count()
     for word, n in CMOCKA.findall(output):
         setattr(count, word.lower(), getattr(count, word.lower()) + int(n))
@@ -55,11 +66,11 @@ def run_unit(program):
     return program, count, output
 
 
-def run_corpus(program):
+def run_corpus(program, under=(), timeout_s=UNIT_TIMEOUT_S):
     """A fuzz target over its corpus: one test."""
     name = os.path.basename(program).removeprefix("fuzz_")
-    status, output = execute([program, *sorted(glob.glob(f"tests/fuzz/corpus/{name}/*"))],
-                             UNIT_TIMEOUT_S)
+    status, output = execute([*under, program,
+                              *sorted(glob.glob(f"tests/fuzz/corpus/{name}/*"))], timeout_s)
     return program, Count(passed=status == 0, failed=status != 0), output
 
 
@@ -73,26 +84,29 @@ def report(program, count, output):
               *re.findall(r"^\[  SKIPPED \] (?!\d+ test).*", output, re.M), sep="\n  ")
 
 
-def run_programs(build):
+def run_programs(build, under=(), timeout_s=UNIT_TIMEOUT_S):
     units = [f"{build}/tests/{os.path.basename(p)[:-2]}"
              for p in sorted(glob.glob("tests/unit/test_*.c"))]
     corpora = [f"{build}/corpus/{os.path.basename(p)[:-2]}"
                for p in sorted(glob.glob("tests/fuzz/fuzz_*.c"))]
     total = Count()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for result in [*pool.map(run_unit, units), *pool.map(run_corpus, corpora)]:
+        work = [pool.submit(run, program, under, timeout_s)
+                for run, programs in ((run_unit, units), (run_corpus, corpora))
+                for program in programs]
+        for result in (w.result() for w in work):
             report(*result)
             total += result[1]
     return total
 
 
-def run_script(script, build, *arguments):
+def run_script(script, build, *arguments, env=None):
     """A test script of its own: its output is passed on, its last line counted."""
     if not os.path.exists(script):
         print(f"skipped: there is no {script}")
         return Count(skipped=1)
     env = dict(os.environ, INCIPIT_BIN=os.path.abspath(f"{build}/incipit"),
-               PYTHONDONTWRITEBYTECODE="1")
+               PYTHONDONTWRITEBYTECODE="1", **(env or {}))
     fast = os.path.abspath("build/release/incipit")
     if os.path.exists(fast):  # the built-in engine computes: not with sanitizers
         env["INCIPIT_LAB_BIN"] = fast
@@ -111,10 +125,29 @@ def run_script(script, build, *arguments):
     return count
 
 
+def run_valgrind(build):
+    """Parts of which a report of memcheck is a failure."""
+    found = subprocess.run(["tools/valgrind.sh"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        print(f"skipped all under valgrind: {found.stderr.strip() or 'it cannot be had'}")
+        return {"valgrind": Count(skipped=1)}
+    under = [found.stdout.strip(), *MEMCHECK]
+    env = {"INCIPIT_UNDER": shlex.join(under), "INCIPIT_PATIENCE": "90"}
+    words = [x for name in UNDER_VALGRIND for x in ("-k", f"test_{name}.")]
+    return {"unit and corpus under valgrind":
+                run_programs(build, ["env", f"INCIPIT_UNDER={under[0]}", *under],
+                             VALGRIND_TIMEOUT_S),
+            "e2e under valgrind":
+                run_script("tests/run_e2e.py", build, "-e", "standin", "-j",
+                           str(os.cpu_count()), *words, env=env)}
+
+
 def main(arguments):
     total = Count()
     for build in [a for a in arguments if not a.startswith("--")]:
-        if "--engines" in arguments:
+        if "--valgrind" in arguments:
+            parts = run_valgrind(build)
+        elif "--engines" in arguments:
             parts = {"engines": run_script("tests/run_engines.py", build),
                      "e2e": run_script("tests/run_e2e.py", build,
                                        "-e", "llama-old", "-e", "llama-new")}

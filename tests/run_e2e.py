@@ -24,7 +24,7 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FILE_TIMEOUT_S = 300
+FILE_TIMEOUT_S = 1500 if os.environ.get("INCIPIT_UNDER") else 300
 LLAMA_FILE_TIMEOUT_S = 1200  # each test starts an engine that takes seconds
 # Files that bring an engine of their own or need none.
 OWN = {"test_bench", "test_bench_clients", "test_bench_inputs", "test_bench_output",

@@ -2,17 +2,24 @@
 # SPDX-License-Identifier: MIT
 """Mixed traffic for minutes: does memory stay where it is?
 
-    tools/soak.py build/release/incipit                3 minutes
-    tools/soak.py --minutes 10 build/release/incipit
+    tools/soak.py build/release/incipit                what fills is full, then 10 minutes
+    tools/soak.py --minutes 3 build/release/incipit
 
 Clients ask a gateway over the built-in engine: chats that grow, documents, all its APIs,
 streams and not, with and without salts; some leave in the middle, some send what is no
-request. The store is small, so that blocks come and go all the time. Once a second the
-gateway's resident memory and descriptors are noted. Printed: the slope of memory over the
-second half (least squares, with its 95 % interval, corrected for the correlation of what
-follows each other), where it began and ended, and what was asked. The exit status is 1
-where the slope is beyond doubt more than --slope MiB an hour and memory really grew by
-2 MiB, where an answer was wrong, or where gauges or descriptors are left.
+request. The store and what is known of prompts are small, and first every other prompt is
+a new one until both give up old entries for new ones: whatever has a bound is at it. Then the
+measured minutes begin. Once a second the gateway's resident memory is noted. Printed: its
+slope (least squares, with a 95 % interval that is corrected for the correlation of what
+follows each other), where it began and ended, how full the tables were, and what was
+asked. The last line is the verdict:
+
+    flat         the interval includes zero, and ends below --slope MiB an hour
+    undecided    it includes zero, and ends beyond that: more minutes are needed
+    grows        it lies above zero
+
+The exit status is 1 where memory grows by more than --slope, beyond doubt, where an answer
+was wrong, or where gauges or descriptors are left.
 """
 
 import argparse
@@ -47,6 +54,7 @@ class Traffic:
         self.gateway, self.over = gateway, threading.Event()
         self.count, self.lock = collections.Counter(), threading.Lock()
         self.wrong = []
+        self.filling = True      # every other prompt is a new one
         self.threads = [threading.Thread(target=self.client, daemon=True,
                                          args=(random.Random(f"{seed} {i}"),))
                         for i in range(clients)]
@@ -59,7 +67,7 @@ class Traffic:
             thread.join(60)
 
     def client(self, rng):
-        texts = Texts(random.Random(rng.random() < 0.5), documents=2, chats=2)
+        texts = Texts(rng, documents=2, chats=2)
         while not self.over.is_set():
             what = "error"
             try:
@@ -91,7 +99,18 @@ class Traffic:
             self.wrong.append(f"{answer.status} {answer.complete} {answer.body[:200]}")
         return f"answered {question.split(b' ', 2)[1].decode()}"
 
+    @staticmethod
+    def new_prompt(rng):
+        """What is known of a prompt is an entry for each of its messages."""
+        messages = [{"role": ("user", "assistant")[i % 2], "content": f"{rng.random():.9f}"}
+                    for i in range(41)]
+        return request_bytes("POST", "/v1/chat/completions", json.dumps(
+            {"max_tokens": 1, "messages": messages}).encode(),
+            [("Content-Type", "application/json")])
+
     def question(self, rng, texts):
+        if self.filling and rng.random() < 0.5:
+            return self.new_prompt(rng)
         api = rng.choice(("chat", "chat", "completions", "messages", "completion"))
         document = rng.choice(texts.documents + texts.chats)
         if api == "completion":
@@ -121,6 +140,29 @@ def slope(points):
     return b, 1.96 * se * math.sqrt((1 + rho) / (1 - rho))
 
 
+FILL_S = 600     # until the tables must be full
+SETTLE_S = 20    # behind that: the mix of traffic is another one
+
+
+def tables(gateway):
+    """Entries and how many went for others, of what is known of prompts and of blocks."""
+    cache = gateway.cache()
+    return {name: (cache[name][of], cache[name]["evicted"])
+            for name, of in (("index", "entries"), ("tree", "blocks"))}
+
+
+def fill(gateway, traffic):
+    """New prompts until whatever has a bound is at it; how long that took."""
+    began = time.monotonic()
+    while not all(gone for _, gone in tables(gateway).values()):
+        if time.monotonic() > began + FILL_S:
+            sys.exit(f"not full within {FILL_S} s: {tables(gateway)}")
+        time.sleep(1)
+    traffic.filling = False
+    time.sleep(SETTLE_S)
+    return time.monotonic() - began
+
+
 def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
@@ -133,56 +175,69 @@ def run(o):
     engine = Lab(slots, slots=2, context=CONTEXT).start()
     gateway = Gateway(folder, engine.url,
                       {"block_tokens": 16, "log": {"level": "warn", "access": "off"},
-                       "index": {"max_bytes": "2MiB"}, "tree": {"max_blocks": 4096},
+                       "index": {"max_bytes": "1MiB"}, "tree": {"max_blocks": 4096},
                        "store": {"max_bytes": "12MiB", "ram_bytes": "2MiB"}})
     try:
         gateway.start(wait="listening")
         gateway.wait_ready("store")
         before = descriptors(gateway.child.pid)
         traffic = Traffic(gateway, o.seed, o.clients)
+        first = gateway.resident_kib() / 1024
+        took = fill(gateway, traffic)
+        full = tables(gateway)
+        print(f"full after {took:.0f} s ({first:.1f} MiB at the start)", flush=True)
         points, began = [], time.monotonic()
         while (now := time.monotonic() - began) < o.minutes * 60:
             points.append((now / 3600, gateway.resident_kib() / 1024))
             time.sleep(1)
         traffic.end()
         gateway.wait_quiet()
-        return report(o, gateway, traffic, points, before)
+        return report(o, gateway, traffic, points, before, full)
     finally:
         gateway.stop()
         engine.stop()
         shutil.rmtree(folder, True)
 
 
-def report(o, gateway, traffic, points, before):
-    half = points[len(points) // 2:]
-    b, wide = slope(half)
-    grown = sum(y for _, y in half[-10:]) / 10 - sum(y for _, y in half[:10]) / 10
+def verdict(low, high, bound):
+    if low > 0:
+        return "grows"
+    return "flat" if high <= bound else "undecided"
+
+
+def report(o, gateway, traffic, points, before, full):
+    b, wide = slope(points)
     stats = gateway.stats()
     left = {k: n for k, n in stats["total"]["states"].items() if n}
     time.sleep(1)
     open_now = descriptors(gateway.child.pid)
+    memory = [y for _, y in points]
     print(f"seed {o.seed}, {o.minutes:g} minutes, {o.clients} clients: "
-          f"{sum(traffic.count.values())} requests")
+          f"{sum(traffic.count.values())} requests, with those that filled")
     for what, n in sorted(traffic.count.items()):
         print(f"  {n:7} {what}")
     print(f"store: {stats['store']['evicted']} blocks evicted, "
           f"{stats['replicas'][0]['saves']} saves, {stats['replicas'][0]['restores']} restores")
-    print(f"resident: {points[0][1]:.1f} MiB at the start, {half[0][1]:.1f} at half, "
-          f"{points[-1][1]:.1f} at the end, most {max(y for _, y in points):.1f}")
-    print(f"slope over the second half: {b:+.1f} ± {wide:.1f} MiB an hour; "
-          f"descriptors {before} and {open_now}; left under way: {left or 'nothing'}")
+    for name, (n, gone) in tables(gateway).items():
+        print(f"{name}: {full[name][0]} entries at the start, {n} at the end, "
+              f"{gone - full[name][1]} went for others meanwhile")
+    for name, part in (("first", memory[:60]), ("last", memory[-60:])):
+        print(f"resident, {name} minute: {sum(part) / len(part):.2f} MiB, "
+              f"{min(part):.1f} to {max(part):.1f}")
+    print(f"descriptors {before} and {open_now}; left under way: {left or 'nothing'}")
     for why in traffic.wrong[:5]:
         print(f"  WRONG {why}")
-    bad = (b - wide > o.slope and grown > 2) or traffic.wrong or left or open_now > before + 20
+    print(f"slope {b:+.2f} ± {wide:.2f} MiB an hour: {verdict(b - wide, b + wide, o.slope)}")
+    bad = b - wide > o.slope or traffic.wrong or left or open_now > before + 20
     return 1 if bad else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description="Mixed traffic for minutes.")
     parser.add_argument("program", nargs="?", default="build/release/incipit")
-    parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--slope", type=float, default=10, help="MiB an hour (10)")
+    parser.add_argument("--slope", type=float, default=5, help="MiB an hour (5)")
     parser.add_argument("--seed", type=int, default=1)
     return run(parser.parse_args())
 

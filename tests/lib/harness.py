@@ -12,6 +12,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -35,6 +36,11 @@ ENGINE = os.environ.get("INCIPIT_ENGINE", "standin")   # see engines.py
 
 def binary():
     return os.environ.get("INCIPIT_BIN", DEFAULT_BIN)
+
+
+def under():
+    """What gateways run under, as words: valgrind and its flags (tests/run.py)."""
+    return shlex.split(os.environ.get("INCIPIT_UNDER", ""))
 
 
 def wait_until(condition, what, timeout=None, step=0.005):
@@ -350,7 +356,7 @@ class Gateway:
         self.exit_codes = [0]        # that a test puts up with
 
     def command(self):
-        out = [binary(), "serve", "--listen", self.listen, "--admin", self.admin_listen]
+        out = [*under(), binary(), "serve", "--listen", self.listen, "--admin", self.admin_listen]
         if self.upstream:
             out += ["--upstream", self.upstream, "--slot-dir", self.slot_dir]
         if self.store_dir:
@@ -414,7 +420,7 @@ class Gateway:
         if self.alive():
             self.signal()
             try:
-                return self.wait_exit(STOP_S)
+                return self.wait_exit(PATIENCE_S if under() else STOP_S)
             except subprocess.TimeoutExpired:
                 self.output += [f"test: still there {STOP_S} s after it was told to stop",
                                 *self.threads()]

@@ -324,6 +324,8 @@ static void test_listener_without_descriptors_sleeps_tells_once_and_recovers(voi
     (void)state;
     int out[2], status;
     char log[2048] = "";
+    if (getenv("INCIPIT_UNDER"))
+        skip(); /* valgrind lets accept() happen, closes and says EMFILE: nobody waits then */
     assert_int_equal(pipe(out), 0);
     const pid_t child = fork();
     if (child == 0) {

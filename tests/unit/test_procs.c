@@ -157,7 +157,8 @@ static void test_procs_usage_tells_time_and_memory(void **state)
     assert_true(procs_usage(pid, &u));
     assert_true(u.cpu_us >= BURNT_US);
     assert_true(u.rss_bytes >= TOUCHED);
-    assert_int_equal(strncmp(u.name, "test_procs", PROCS_NAME - 1), 0);
+    if (!getenv("INCIPIT_UNDER")) /* where the system knows valgrind's name */
+        assert_int_equal(strncmp(u.name, "test_procs", PROCS_NAME - 1), 0);
     assert_true(procs_usage(pid, &again));
     assert_int_equal(again.started, u.started);
     kill(pid, SIGKILL);
