@@ -6,6 +6,7 @@ tests that are about it fail: the table is tests/mutants.py.
     tools/mutants.py                 all of them
     tools/mutants.py K11 K14 H05     those families
     tools/mutants.py --markdown      the result as the table of docs/field-reports.md
+    tools/mutants.py --fit           only looks whether their old texts are there
 
 The copy lies in a temporary folder with the objects of build/release, so a fault costs the
 compilation of its file and a link. Before the faults the tests run once without any. A
@@ -139,6 +140,14 @@ def changed_files(tree, mutant):
     return files
 
 
+def misfits(mutants):
+    for mutant in mutants:
+        try:
+            changed_files(Tree(ROOT), mutant)
+        except Misfit as why:
+            yield f"tests/mutants.py: {mutant.family}: {mutant.fault}: {why}"
+
+
 def write(files, which):
     for path, texts in files.items():
         with open(path, "w", encoding="utf-8") as f:
@@ -177,9 +186,14 @@ def main():
     parser = argparse.ArgumentParser(description="Puts faults in and demands failing tests.")
     parser.add_argument("families", nargs="*", metavar="FAMILY")
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--fit", action="store_true")
     arguments = parser.parse_args()
     wanted = set(arguments.families)
     mutants = [m for m in MUTANTS if not wanted or wanted & set(m.family.split())]
+    if arguments.fit:
+        found = list(misfits(mutants))
+        print("\n".join(found), end="\n" if found else "")
+        return 1 if found else 0
     folder = tempfile.mkdtemp(prefix="incipit-mutants-")
     rows = []
     try:

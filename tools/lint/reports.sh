@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # docs/field-reports.md has a row for each family, every test that it names exists, and for
-# every row with tests tests/mutants.py has a fault that they must see.
+# every row with tests tests/mutants.py has a fault that they must see, and whose place is there.
 set -uo pipefail
 
 docs=docs/field-reports.md
@@ -28,4 +28,5 @@ faults=$(sed -nE 's/^    \("([^"]+)", .*/\1/p' tests/mutants.py | tr ' ' '\n' | 
 while read -r row; do
     grep -qx "$row" <<<"$faults" || { echo "tests/mutants.py: no fault for $row"; bad=1; }
 done < <(grep '`test_' $docs | cut -d'|' -f2 | grep -oE "$ids" | sort -u)
+python3 -B tools/mutants.py --fit || bad=1
 exit $bad
