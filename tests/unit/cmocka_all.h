@@ -20,11 +20,12 @@ __attribute__((constructor)) static void filter_tests(void)
         cmocka_set_test_filter(name);
 }
 
-/* With sanitizers all takes many times as long: what is repeated is repeated less. */
+/* With sanitizers, or under valgrind (tests/run.py), all takes many times as long: what is
+ * repeated is repeated less. */
 #ifdef __SANITIZE_ADDRESS__
 #define SANITIZED 1
 #else
-#define SANITIZED 0
+#define SANITIZED (getenv("INCIPIT_UNDER") != NULL)
 #endif
 
 #endif
