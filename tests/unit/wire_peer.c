@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -94,6 +95,15 @@ static void flood(struct peer *p, const char *text, size_t n)
             break;
 }
 
+/* -1: nobody has connected, and nobody will. */
+static int accept_one(struct peer *p)
+{
+    struct pollfd v[] = {{.fd = p->listening, .events = POLLIN},
+                         {.fd = p->stop, .events = POLLIN}};
+    poll(v, 2, -1);
+    return v[0].revents ? accept(p->listening, NULL, NULL) : -1;
+}
+
 static void drop(struct peer *p)
 {
     for (size_t i = 0; i < p->n_fds; i++)
@@ -107,7 +117,7 @@ static bool run_step(struct peer *p, const struct peer_step *s)
     const struct linger reset = {.l_onoff = 1, .l_linger = 0};
     switch (s->op) {
     case PEER_ACCEPT:
-        return take(p, accept(p->listening, NULL, NULL));
+        return take(p, accept_one(p));
     case PEER_CONNECT:
         return connect_out(p);
     case PEER_READ_HEAD:
@@ -146,9 +156,10 @@ static bool run_step(struct peer *p, const struct peer_step *s)
 
 static void *run(void *arg)
 {
-    static const char *const names[] = {
-        "end",  "accept", "connect", "read head", "read",  "read end", "read reset",
-        "send", "flood",  "fin",     "close",     "reset", "say",      "wait"};
+    static const char *const names[] = {"end",   "accept",   "connect",    "read head",
+                                        "read",  "read end", "read reset", "send",
+                                        "flood", "fin",      "close",      "reset",
+                                        "say",   "tell",     "wait"};
     struct peer *p = arg;
     for (const struct peer_step *s = p->script; s->op != PEER_END && !p->failed; s++)
         if (!run_step(p, s))
@@ -191,6 +202,8 @@ void peer_start(struct peer *p, const struct peer_step *script)
     p->started = true;
     sem_init(&p->go, 0, 0);
     sem_init(&p->told, 0, 0);
+    p->stop = eventfd(0, EFD_CLOEXEC);
+    assert_true(p->stop >= 0);
     assert_int_equal(pthread_create(&p->thread, NULL, run, p), 0);
 }
 
@@ -211,14 +224,26 @@ void peer_run(struct peer *p)
         loop_run(p->loop);
 }
 
+/* What a test that failed has left waiting goes on: nobody will tell it to. */
+static void stop(struct peer *p)
+{
+    const uint64_t one = 1;
+    assert_int_equal(write(p->stop, &one, sizeof(one)), sizeof(one));
+    for (int i = 0; i < PEER_STEPS; i++)
+        sem_post(&p->go);
+}
+
 void peer_finish(struct peer *p)
 {
+    if (p->started)
+        stop(p);
     while (p->started && !p->done)
         loop_run(p->loop);
     if (p->started) {
         pthread_join(p->thread, NULL);
         sem_destroy(&p->go);
         sem_destroy(&p->told);
+        close(p->stop);
     }
     if (p->listening >= 0)
         close(p->listening);

@@ -46,7 +46,7 @@ struct peer {
     struct loop *loop;
     struct peer_step script[PEER_STEPS];
     struct addr at;
-    int listening, fd, fds[16];
+    int listening, stop, fd, fds[16];
     size_t n_fds;
     pthread_t thread;
     sem_t go, told;
@@ -69,7 +69,8 @@ void peer_await(struct peer *p);
 /* Runs the loop until the script has ended or says something. */
 void peer_run(struct peer *p);
 
-/* Runs until the script has ended, checks that it went as written, and frees. */
+/* Runs until the script has ended, checks that it went as written, and frees. The tested
+ * side has gone: a step that waits for it (as after a test that failed) waits no longer. */
 void peer_finish(struct peer *p);
 
 /* Text that was read. */
