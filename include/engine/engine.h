@@ -220,6 +220,8 @@ struct job {
     uint32_t tenant;       /* as cache_root() has it */
     struct hash128 whose;  /* tenant and salts; none: nothing keeps it apart */
     struct pieces *pieces; /* of the prompt; at done(), of prompt and answer */
+    const struct pieces *public; /* of its start, as of those who show nothing, to find
+                                    public pins; NULL: it shares none */
     size_t n_prompt_pieces;
     uint64_t text_bytes; /* of the prompt, estimate for sizes */
     /* Both may come from inside replica_admit(). After on_failed the job is out. */

@@ -20,6 +20,7 @@ struct inspect_client {
 struct inspected {
     struct prompt prompt;
     struct pieces pieces;
+    struct pieces public; /* of its start, as of those who show nothing; may be empty */
     struct buf kv_root;
     struct buf unpacked; /* a copy of a body that came packed; `prompt` points into it */
 };

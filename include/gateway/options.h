@@ -82,6 +82,7 @@ struct options_warm {
     char *path;    /* of the API; "": by the shape of the body */
     char *model;   /* as clients write it, for a text and a body without one */
     char *replica; /* "": all of them */
+    bool public;   /* for prompts of all tenants */
 };
 
 struct options {

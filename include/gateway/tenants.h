@@ -31,6 +31,7 @@ struct tenant {
     struct hash128 name;  /* with the salt of the header; none: nothing to tell apart */
     struct hash128 whose; /* with the salt of the body as well */
     uint32_t shown;       /* of the tenant alone: its digits for people; 0: everybody */
+    bool salted;          /* it showed a salt, wherever: it shares nothing at all */
 };
 
 /* `o` has passed options_check() and is borrowed, `key` is the store's and copied. */
@@ -40,6 +41,9 @@ void tenants_free(struct tenants *t); /* NULL is allowed */
 /* `p` has been scanned; it may be unreadable. */
 struct tenant tenants_of(const struct tenants *t, const struct http_head *h,
                          const struct prompt *p);
+
+/* Those who show nothing; their name is none where tenants are not told apart. */
+struct hash128 tenants_nobody(const struct tenants *t);
 
 /* A tenant that a person names: by its name in the configuration, or by its digits. False
  * where it is neither. */

@@ -58,6 +58,7 @@ struct warm_command {
     const char *name;                   /* "": one is made from what the text hashes to */
     const char *path, *model, *replica; /* as in the configuration; "" each */
     bool pin;
+    bool public;  /* the pin: for all tenants */
     bool compute; /* false: only what is stored already */
 };
 

@@ -191,12 +191,24 @@ bool cache_pin_name_ok(const char *name);
 bool cache_stored(struct cache *c, const struct piece *v, size_t n, uint32_t *tokens);
 
 /*
- * Pins such a start. A pin of that name and model is replaced. ERR_INVALID: a bad name;
+ * Pins such a start; `public`: for prompts of all tenants (cache_public_find()). A pin of
+ * that name and model is replaced. ERR_INVALID: a bad name;
  * ERR_NOT_FOUND: it is not stored; ERR_LIMIT: there would be more bytes pinned than
  * max_pinned, or more than CACHE_MAX_PINS.
  */
 int cache_pin(struct cache *c, struct hash128 fingerprint, const char *name,
-              const struct piece *v, size_t n, struct err *e);
+              const struct piece *v, size_t n, bool public, struct err *e);
+
+/*
+ * The longest public start of a model that a prompt begins with: its pieces v, made as
+ * for those who show nothing. Sets `at` (clear) to its end, and how many tokens of the
+ * prompt are certain to be in it. Returns the number of its pieces, 0 for none.
+ */
+size_t cache_public_find(struct cache *c, struct hash128 fingerprint,
+                         const struct piece *v, size_t n, struct tree_mark *at,
+                         uint32_t *low);
+/* Pieces of the longest of them, 0: there are none. */
+size_t cache_public_pieces(const struct cache *c, struct hash128 fingerprint);
 
 /* Takes the pins of that name away, of all models; they stay as long as other blocks
  * would. False where there is none. */
@@ -209,7 +221,7 @@ struct cache_pin_view {
     const char *name;
     struct hash128 fingerprint;
     bool attached; /* its model is in use; else nothing more is known */
-    bool whole;
+    bool whole, public;
     uint32_t tokens; /* of its blocks that are there */
     uint64_t bytes, hits;
 };

@@ -21,7 +21,7 @@
 #define PATIENCE_MS (24 * UINT64_C(3600000)) /* a long document on a slow machine */
 #define MAX_ANSWER ((size_t)1 << 20)
 
-enum { ADMIN, KEY_FILE, NAME, PATH, MODEL, REPLICA, NO_PIN };
+enum { ADMIN, KEY_FILE, NAME, PATH, MODEL, REPLICA, PUBLIC, NO_PIN };
 
 const struct cmd_flag cmd_warm_flags[] = {
     [ADMIN] = {"--admin", "ADDR:PORT", NULL, "the gateway's admin side (127.0.0.1:8091)"},
@@ -30,6 +30,7 @@ const struct cmd_flag cmd_warm_flags[] = {
     [PATH] = {"--path", "PATH", NULL, "of the API (by the shape of the body)"},
     [MODEL] = {"--model", "NAME", NULL, "that clients name, where a file names none"},
     [REPLICA] = {"--replica", "NAME", NULL, "only on this upstream (all)"},
+    [PUBLIC] = {"--public", NULL, NULL, "prompts of all tenants may begin with it"},
     [NO_PIN] = {"--no-pin", NULL, NULL, "store, and let it go like any other prompt"},
     {NULL, NULL, NULL, NULL},
 };
@@ -111,6 +112,7 @@ static char *target_of(const char *file, const char **given)
     put_field(&out, "path", given[PATH]);
     put_field(&out, "model", given[MODEL]);
     put_field(&out, "replica", given[REPLICA]);
+    put_field(&out, "public", given[PUBLIC] ? "on" : NULL);
     put_field(&out, "pin", given[NO_PIN] ? "off" : NULL);
     free(name);
     return buf_take_str(&out);

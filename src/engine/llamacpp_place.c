@@ -98,6 +98,8 @@ struct prospect {
     uint32_t restorable;    /* stored tokens that a restore would put back */
     uint32_t useful;        /* of these, probably common */
     size_t n_pieces;        /* of the prompt, that they cover */
+    size_t n_public;        /* of these, in a public start that is put back; 0: is none */
+    uint32_t public_low;    /* tokens that are certain to be in it */
 };
 
 static uint32_t estimate_tokens(const struct llama *l, const struct job *job)
@@ -180,6 +182,55 @@ static void look_for_whole(struct llama *l, const struct job *job, struct prospe
     tree_mark_clear(cache_tree(l->r->cache), &at);
 }
 
+/* At most so many tokens are put back: whole blocks, or the last one might not fit. */
+static uint32_t room_for_blocks(const struct llama *l)
+{
+    const uint32_t bt = cache_block_tokens(l->r->cache);
+    return room(l) / bt * bt;
+}
+
+/* One block further than known: it costs a millisecond, and what a template puts behind a
+ * boundary is often common as well. */
+static void look_for_own(struct llama *l, struct prospect *p)
+{
+    const uint32_t bt = cache_block_tokens(l->r->cache), all = room_for_blocks(l);
+    uint32_t most = p->hit.reach < MAX_TOKENS ? p->hit.reach + bt : MAX_TOKENS;
+    if (tree_mark_tokens(&p->hit.at) >= p->hit.reach)
+        tree_mark_down(cache_tree(l->r->cache), &p->hit.at, most);
+    most = most < all ? most : all;
+    p->n_pieces = p->hit.n_pieces;
+    p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
+    p->useful = p->restorable < p->known ? p->restorable : p->known;
+}
+
+/* What is pinned for all tenants, where that is more. */
+static void look_for_public(struct llama *l, const struct job *job, struct prospect *p)
+{
+    struct cache *c = l->r->cache;
+    struct tree_mark at = {0};
+    uint32_t low = 0;
+    const size_t n =
+        cache_public_find(c, job->seed, job->public->v, job->public->n, &at, &low);
+    const uint32_t tokens = n ? cache_restorable(c, &at, room_for_blocks(l)) : 0;
+    if (tokens > p->restorable && low > p->known) {
+        tree_mark_copy(cache_tree(c), &p->hit.at, &at);
+        p->n_pieces = p->n_public = n;
+        p->restorable = tokens;
+        p->useful = p->public_low = low < tokens ? low : tokens;
+        if (p->prompt_tokens < low)
+            p->prompt_tokens = low + TEMPLATE_TOKENS;
+    }
+    tree_mark_clear(cache_tree(c), &at);
+}
+
+static void look_for_blocks(struct llama *l, const struct job *job, struct prospect *p)
+{
+    if (p->hit.at.node)
+        look_for_own(l, p);
+    if (job->public)
+        look_for_public(l, job, p);
+}
+
 static void look_up(struct llama *l, struct job *job, struct prospect *p)
 {
     memset(p, 0, sizeof(*p));
@@ -194,19 +245,8 @@ static void look_up(struct llama *l, struct job *job, struct prospect *p)
         p->prompt_tokens = p->hit.high;
     if (l->store_on && l->whole)
         look_for_whole(l, job, p);
-    if (!l->store_on || l->whole || !p->hit.at.node)
-        return;
-    p->n_pieces = p->hit.n_pieces;
-    /* One block further than known: it costs a millisecond, and what a template puts
-     * behind a boundary is often common as well. */
-    const uint32_t bt = cache_block_tokens(l->r->cache);
-    uint32_t most = p->hit.reach < MAX_TOKENS ? p->hit.reach + bt : MAX_TOKENS;
-    if (tree_mark_tokens(&p->hit.at) >= p->hit.reach)
-        tree_mark_down(cache_tree(l->r->cache), &p->hit.at, most);
-    if (most > room(l) / bt * bt)
-        most = room(l) / bt * bt; /* whole blocks, or the last one might not fit */
-    p->restorable = cache_restorable(l->r->cache, &p->hit.at, most);
-    p->useful = p->restorable < p->known ? p->restorable : p->known;
+    else if (l->store_on)
+        look_for_blocks(l, job, p);
 }
 
 /* How much of the prompt a slot has already, by comparing text. */
@@ -239,6 +279,13 @@ static bool knows_more(const struct llama_slot *s, const struct job *job,
                                      job->pieces->n) > p->hit.n_pieces;
 }
 
+/* Does the engine's count tell where the last boundary is that the index knows? */
+static bool counts_for(const struct prospect *p, bool restore, const struct llama_slot *s,
+                       const struct job *job)
+{
+    return restore ? !p->n_public : !knows_more(s, job, p);
+}
+
 /* Where the prompt parts from all that is known, in the index or in the slot. */
 static uint64_t known_bytes(const struct llama_slot *s, const struct job *job,
                             const struct prospect *p)
@@ -247,6 +294,7 @@ static uint64_t known_bytes(const struct llama_slot *s, const struct job *job,
     size_t n = p->hit.n_pieces;
     if (knows_more(s, job, p))
         n = pieces_common(s->holds->v, s->holds->n, v, job->pieces->n);
+    n = n > p->n_public ? n : p->n_public;
     return n ? v[n - 1].end_bytes : 0;
 }
 
@@ -502,13 +550,20 @@ static bool hold_out(struct llama *l, struct job *job, uint32_t reused)
     return job->plan.held_out;
 }
 
+/* Tokens that an earlier prompt is certain to have had as well. */
+static uint32_t available(const struct prospect *p)
+{
+    return p->hit.low > p->public_low ? p->hit.low : p->public_low;
+}
+
 static uint32_t promise(const struct llama *l, const struct prospect *p, bool restore,
                         uint32_t resident)
 {
+    const uint32_t low = available(p);
     if (l->whole) /* all of it or nothing */
         return restore ? p->restorable : resident;
     if (restore)
-        return p->hit.low < p->restorable ? p->hit.low : p->restorable;
+        return low < p->restorable ? low : p->restorable;
     return resident == p->known ? p->hit.low : resident;
 }
 
@@ -546,9 +601,8 @@ static bool place(struct llama *l, struct job *job)
         /* With other adapters than before the engine drops what is in the slot. */
         const bool kept = hash128_eq(s->adapters, adapters_of(l, job));
         llama_dequeue(l, job);
-        job->plan.available = p.hit.low;
-        job->plan.known_pieces =
-            !c.restore && knows_more(s, job, &p) ? 0 : p.hit.n_pieces;
+        job->plan.available = available(&p);
+        job->plan.known_pieces = counts_for(&p, c.restore, s, job) ? p.hit.n_pieces : 0;
         job->plan.known_bytes = job->cacheable ? known_bytes(s, job, &p) : 0;
         job->plan.miss = miss_reason(l, job, &p, resident);
         if (!c.restore && p.useful >= resident + cache_block_tokens(l->r->cache))

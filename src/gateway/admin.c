@@ -128,10 +128,11 @@ static json_t *pins_json(struct cache *c)
     for (size_t i = 0; cache_pin_view(c, i, &v); i++) {
         char hex[HASH128_HEX];
         json_array_append_new(
-            out, json_pack("{s:s,s:s,s:b,s:b,s:I,s:I,s:I}", "name", v.name, "fingerprint",
-                           hash128_hex(v.fingerprint, hex), "in_use", v.attached,
-                           "complete", v.whole, "tokens", (json_int_t)v.tokens, "bytes",
-                           (json_int_t)v.bytes, "hits", (json_int_t)v.hits));
+            out,
+            json_pack("{s:s,s:s,s:b,s:b,s:b,s:I,s:I,s:I}", "name", v.name, "fingerprint",
+                      hash128_hex(v.fingerprint, hex), "in_use", v.attached, "complete",
+                      v.whole, "public", v.public, "tokens", (json_int_t)v.tokens,
+                      "bytes", (json_int_t)v.bytes, "hits", (json_int_t)v.hits));
     }
     return out;
 }

@@ -140,12 +140,13 @@ static void start_command(const struct admin_world *w, struct front_request *rq,
                           bool compute)
 {
     static const struct front_events events = {on_client_gone, on_client_drained};
-    char name[80], path[128], model[256], replica[80], pin[8];
+    char name[80], path[128], model[256], replica[80], pin[8], public[8];
     if (!query_field(rq, "name", name, sizeof(name)) ||
         !query_field(rq, "path", path, sizeof(path)) ||
         !query_field(rq, "model", model, sizeof(model)) ||
         !query_field(rq, "replica", replica, sizeof(replica)) ||
-        !query_field(rq, "pin", pin, sizeof(pin))) {
+        !query_field(rq, "pin", pin, sizeof(pin)) ||
+        !query_field(rq, "public", public, sizeof(public))) {
         bad_query(rq);
         return;
     }
@@ -159,6 +160,7 @@ static void start_command(const struct admin_world *w, struct front_request *rq,
                                    .model = model,
                                    .replica = replica,
                                    .pin = strcmp(pin, "off") != 0,
+                                   .public = strcmp(public, "on") == 0,
                                    .compute = compute};
     struct waiting *x = mem_zalloc(sizeof(*x));
     x->rq = rq;

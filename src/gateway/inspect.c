@@ -37,8 +37,8 @@ static void link_job(struct inspected *in, struct job *job)
 }
 
 /* What keeps it apart from others stands in front of its text and of its blocks. */
-static void find_tenant(struct inspected *in, struct job *job,
-                        const struct inspect_client *who)
+static struct tenant find_tenant(struct inspected *in, struct job *job,
+                                 const struct inspect_client *who)
 {
     const struct tenant t = tenants_of(who->tenants, who->head, &in->prompt);
     job->tenant = t.shown;
@@ -46,22 +46,74 @@ static void find_tenant(struct inspected *in, struct job *job,
     if (!hash128_none(t.name))
         buf_append(&in->kv_root, &t.name, sizeof(t.name));
     job->kv_root = buf_slice(&in->kv_root);
+    return t;
 }
 
-static void begin_pieces(struct inspected *in, const struct replica *r)
+static void begin_pieces(struct pieces *p, const struct replica *r, struct hash128 tenant)
 {
     struct buf seed = {0};
     buf_append(&seed, &r->seed, sizeof(r->seed));
-    buf_append_slice(&seed, buf_slice(&in->kv_root));
-    pieces_init(&in->pieces, cache_key(r->cache), buf_slice(&seed));
+    if (!hash128_none(tenant))
+        buf_append(&seed, &tenant, sizeof(tenant));
+    pieces_init(p, cache_key(r->cache), buf_slice(&seed));
     buf_free(&seed);
 }
+
+/* ---- public starts ----------------------------------------------------------------- */
+
+/* Hands on what so many pieces need. */
+struct start_only {
+    struct pieces *pieces;
+    size_t most;
+    bool over;
+};
+
+static void start_begin(void *ctx, enum prompt_part part)
+{
+    struct start_only *s = ctx;
+    s->over |= s->pieces->n >= s->most;
+    if (!s->over)
+        emit_begin(s->pieces, part);
+}
+
+static void start_bytes(void *ctx, const char *ptr, size_t len)
+{
+    struct start_only *s = ctx;
+    if (!s->over && s->pieces->n < s->most)
+        pieces_bytes(s->pieces, ptr, len);
+}
+
+static void start_end(void *ctx)
+{
+    struct start_only *s = ctx;
+    if (!s->over)
+        pieces_end(s->pieces);
+}
+
+/* A prompt of a tenant may begin with what was pinned for all: its pieces so far, made as
+ * of those who show nothing, find that. */
+static void add_public(struct inspected *in, struct job *job, const struct replica *r,
+                       const struct tenants *tenants, const struct tenant *t)
+{
+    const struct hash128 nobody = tenants_nobody(tenants);
+    struct start_only start = {&in->public, cache_public_pieces(r->cache, r->seed),
+                               false};
+    const struct prompt_sink sink = {&start, start_begin, start_bytes, start_end};
+    if (!start.most || t->salted || hash128_eq(t->name, nobody))
+        return;
+    begin_pieces(&in->public, r, nobody);
+    prompt_emit(&in->prompt, r->order, &sink);
+    job->public = &in->public;
+}
+
+/* ---- bodies ------------------------------------------------------------------------ */
 
 void inspect_unreadable(struct inspected *in, struct job *job,
                         const struct inspect_client *who, const char *why)
 {
     link_job(in, job);
     find_tenant(in, job, who);
+    job->public = NULL;
     in->prompt.n = 1;
     in->prompt.bar = PROMPT_BAR_UNREADABLE;
     in->prompt.why = why;
@@ -96,8 +148,8 @@ void inspect_body(struct inspected *in, struct job *job, const struct replica *r
     job->seed = r->seed;
     job->text_bytes = body.len;
     const bool readable = prompt_scan(&in->prompt, api, body);
-    find_tenant(in, job, who);
-    begin_pieces(in, r);
+    const struct tenant t = find_tenant(in, job, who);
+    begin_pieces(&in->pieces, r, t.name);
     if (!readable)
         return;
     job->cacheable = in->prompt.bar == PROMPT_BAR_NONE;
@@ -107,6 +159,8 @@ void inspect_body(struct inspected *in, struct job *job, const struct replica *r
     job->n_prompt_pieces = in->pieces.n;
     if (in->pieces.n)
         job->text_bytes = in->pieces.v[in->pieces.n - 1].end_bytes;
+    if (job->cacheable)
+        add_public(in, job, r, who->tenants, &t);
 }
 
 /* Several answers need every slot, which the engine would have to be told in the body. */
@@ -155,14 +209,15 @@ void inspect_answer(struct inspected *in, const struct prompt_answer *text)
 
 uint64_t inspect_held(const struct inspected *in)
 {
-    return prompt_held(&in->prompt) + pieces_held(&in->pieces) + buf_held(&in->kv_root) +
-           buf_held(&in->unpacked);
+    return prompt_held(&in->prompt) + pieces_held(&in->pieces) +
+           pieces_held(&in->public) + buf_held(&in->kv_root) + buf_held(&in->unpacked);
 }
 
 void inspect_free(struct inspected *in)
 {
     prompt_free(&in->prompt);
     pieces_free(&in->pieces);
+    pieces_free(&in->public);
     buf_free(&in->kv_root);
     buf_free(&in->unpacked);
 }

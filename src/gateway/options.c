@@ -234,6 +234,8 @@ static const struct options_row rows[] = {
      "Model that clients name, for a system prompt or a body that names none."},
     {"warm.replica", NAME, WM(replica), "", 0, 64, NULL,
      "Upstream that it is for; empty: all."},
+    {"warm.public", SWITCH, WM(public), "off", 0, 0, NULL,
+     "Whether prompts of all tenants may begin with it; else those who show nothing."},
     {"warm_before_ready", SWITCH, AT(warm_before_ready), "off", 0, 0, NULL,
      "Whether /readyz waits until the list `warm` is done, or has failed."},
 };

@@ -242,6 +242,9 @@ static void tell_replica(struct request *rq)
     if (rq->job.facts && rq->job.outcome == JOB_COMPLETE)
         cache_pin_hit(rq->w->cache, rq->in.pieces.v, rq->job.n_prompt_pieces,
                       rq->job.facts->cached_tokens);
+    if (rq->job.facts && rq->job.outcome == JOB_COMPLETE && rq->job.public)
+        cache_pin_hit(rq->w->cache, rq->in.public.v, rq->in.public.n,
+                      rq->job.facts->cached_tokens);
     replica_done(r, &rq->job);
 }
 

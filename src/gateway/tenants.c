@@ -84,7 +84,7 @@ struct tenant tenants_of(const struct tenants *t, const struct http_head *h,
                          const struct prompt *p)
 {
     const struct slice salt = http_head_get(h, SLICE_LIT("X-Cache-Salt"));
-    struct tenant who = {0};
+    struct tenant who = {.salted = salt.len || p->cache_salt.len};
     switch (options_isolation(t->o)) {
     case OPTIONS_SHARED:
         break;
@@ -106,6 +106,13 @@ struct tenant tenants_of(const struct tenants *t, const struct http_head *h,
     if (p->cache_salt.len)
         who.whose = name_of(t, LABEL_SALTED, who.name, p->cache_salt);
     return who;
+}
+
+struct hash128 tenants_nobody(const struct tenants *t)
+{
+    if (options_isolation(t->o) == OPTIONS_SHARED)
+        return nothing;
+    return name_of(t, LABEL_NOBODY, nothing, (struct slice){0});
 }
 
 /* ---- those of the configuration ---------------------------------------------------- */

@@ -45,7 +45,7 @@ struct warm_entry {
     struct warm *w;
     char *name, *wanted_replica;
     struct warm_body body;
-    bool listed, pin, compute;
+    bool listed, pin, public, compute;
     char unreadable[240]; /* why it has no body */
     struct item *items;
     size_t n_items;
@@ -149,7 +149,7 @@ static void settle(struct item *it)
 {
     const struct warm_entry *e = it->entry;
     struct err err = {0};
-    if (e->pin && warm_run_pin(it->run, e->name, &err) != 0) {
+    if (e->pin && warm_run_pin(it->run, e->name, e->public, &err) != 0) {
         finish(it, FAILED, status_of(err.code), err.text);
         return;
     }
@@ -426,6 +426,7 @@ static struct warm_entry *add_entry(struct warm *w, const struct warm_command *c
     e->name = mem_strdup(c->name);
     e->wanted_replica = mem_strdup(c->replica);
     e->pin = c->pin;
+    e->public = c->public;
     e->compute = c->compute;
     list_push_back(&w->entries, &e->link);
     if (*c->name && !cache_pin_name_ok(c->name))
@@ -504,6 +505,7 @@ static void add_listed(struct warm *w, const struct options_warm *o,
                                    .model = o->model,
                                    .replica = only ? only->name : o->replica,
                                    .pin = true,
+                                   .public = o->public,
                                    .compute = true};
     add_entry(w, &c, &e)->listed = true;
     buf_free(&text);

@@ -45,7 +45,8 @@ void warm_run_free(
 
 /* Whether the start is stored, and in how many tokens of blocks. */
 bool warm_run_stored(const struct warm_run *run, uint32_t *tokens);
-int warm_run_pin(const struct warm_run *run, const char *name, struct err *e);
+int warm_run_pin(const struct warm_run *run, const char *name, bool public,
+                 struct err *e);
 
 /* "warm-" and what the start hashes to. */
 void warm_run_name(const struct warm_run *run, char out[32]);

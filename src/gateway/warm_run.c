@@ -101,10 +101,10 @@ bool warm_run_stored(const struct warm_run *run, uint32_t *tokens)
     return cache_stored(run->r->cache, run->in.pieces.v, run->n_start, tokens);
 }
 
-int warm_run_pin(const struct warm_run *run, const char *name, struct err *e)
+int warm_run_pin(const struct warm_run *run, const char *name, bool public, struct err *e)
 {
     return cache_pin(run->r->cache, run->job.seed, name, run->in.pieces.v, run->n_start,
-                     e);
+                     public, e);
 }
 
 void warm_run_name(const struct warm_run *run, char out[32])

@@ -71,8 +71,9 @@ struct cache_pin {
     char name[CACHE_PIN_NAME + 1];
     struct hash128 fingerprint;
     struct tree_mark at; /* pinned; nowhere while its model is not attached */
-    size_t n_blocks;     /* that it should have */
-    uint32_t tokens;     /* in these */
+    bool public;
+    size_t n_blocks; /* that it should have */
+    uint32_t tokens; /* in these */
     uint64_t hits;
     size_t phase;            /* of its model's recovery that was here last */
     struct prompt_record *v; /* one a piece */

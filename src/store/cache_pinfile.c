@@ -15,6 +15,7 @@
 #define FORMAT 1
 #define HEAD 40     /* before the pins */
 #define PIN_HEAD 36 /* of one, before its name */
+#define PUBLIC 1u   /* of its flags */
 #define MOST_PIECES ((uint32_t)PIECES_MAX)
 
 static const char magic[8] = "incipPN\n";
@@ -32,7 +33,7 @@ static void put_pin(struct buf *b, const struct cache_pin *p)
     put_u32(b, p->tokens);
     put_u32(b, (uint32_t)p->n_blocks);
     put_u32(b, (uint32_t)p->n);
-    put_u32(b, 0);
+    put_u32(b, p->public ? PUBLIC : 0);
     buf_append_str(b, p->name);
     for (size_t i = 0; i < p->n; i++) {
         prompt_log_encode(&p->v[i], record);
@@ -84,6 +85,7 @@ static struct cache_pin *take_pin(struct slice *in)
     memcpy(&p->fingerprint, in->ptr, 16);
     p->tokens = get_u32(in->ptr + 20);
     p->n_blocks = get_u32(in->ptr + 24);
+    p->public = get_u32(in->ptr + 32) & PUBLIC;
     memcpy(p->name, in->ptr + PIN_HEAD, name);
     p->v = mem_array(n, sizeof(*p->v));
     bool good = strlen(p->name) == name;

@@ -310,7 +310,7 @@ static int may_pin(struct cache *c, const struct tree_mark *at, const char *name
 }
 
 int cache_pin(struct cache *c, struct hash128 fingerprint, const char *name,
-              const struct piece *v, size_t n, struct err *e)
+              const struct piece *v, size_t n, bool public, struct err *e)
 {
     struct tree_mark at = {0};
     struct cache_pin *old = find_pin(c, fingerprint, name);
@@ -328,6 +328,7 @@ int cache_pin(struct cache *c, struct hash128 fingerprint, const char *name,
         snprintf(p->name, sizeof(p->name), "%s", name);
         p->fingerprint = fingerprint;
         p->hits = old ? old->hits : 0;
+        p->public = public;
         tree_mark_copy(c->tree, &p->at, &at);
         tree_pin(c->tree, &p->at);
         p->n_blocks = tree_mark_blocks(&at);
@@ -383,6 +384,7 @@ bool cache_pin_view(struct cache *c, size_t i, struct cache_pin_view *out)
                                    .fingerprint = p->fingerprint,
                                    .attached = cache_model_number(c, p->fingerprint),
                                    .whole = is_whole(c, p),
+                                   .public = p->public,
                                    .tokens = (uint32_t)tree_mark_tokens(&p->at),
                                    .hits = p->hits};
     tree_walk(c->tree, &p->at, add_bytes, &out->bytes);
@@ -397,11 +399,13 @@ static bool is_piece(const struct prompt_record *r, const struct piece *p)
 }
 
 /* The last piece of a start closes its part; a prompt whose part goes on there shares
- * the one before. */
-static bool begins_with(const struct cache_pin *p, const struct piece *v, size_t n)
+ * the one before. Returns how many it shares: all, all but one, or none. */
+static size_t begins_with(const struct cache_pin *p, const struct piece *v, size_t n)
 {
-    return (p->n <= n && is_piece(&p->v[p->n - 1], &v[p->n - 1])) ||
-           (p->n > 1 && p->n - 1 <= n && is_piece(&p->v[p->n - 2], &v[p->n - 2]));
+    for (size_t k = p->n; k && k + 1 >= p->n; k--)
+        if (k <= n && is_piece(&p->v[k - 1], &v[k - 1]))
+            return k;
+    return 0;
 }
 
 void cache_pin_hit(struct cache *c, const struct piece *v, size_t n, int64_t cached)
@@ -412,6 +416,44 @@ void cache_pin_hit(struct cache *c, const struct piece *v, size_t n, int64_t cac
             begins_with(p, v, n))
             p->hits++;
     }
+}
+
+static bool is_public(const struct cache_pin *p, struct hash128 fingerprint)
+{
+    return p->public && hash128_eq(p->fingerprint, fingerprint);
+}
+
+size_t cache_public_find(struct cache *c, struct hash128 fingerprint,
+                         const struct piece *v, size_t n, struct tree_mark *at,
+                         uint32_t *low)
+{
+    const struct cache_pin *best = NULL;
+    size_t most = 0;
+    for (size_t i = 0; i < c->pins.n; i++) {
+        const struct cache_pin *p = c->pins.v[i];
+        const size_t common = is_public(p, fingerprint) ? begins_with(p, v, n) : 0;
+        if (common > most) {
+            most = common;
+            best = p;
+        }
+    }
+    if (!best)
+        return 0;
+    const struct prompt_record *end = &best->v[most - 1];
+    tree_mark_copy(c->tree, at, &best->at);
+    if (end->n_blocks < tree_mark_blocks(at))
+        tree_mark_up(c->tree, at, end->n_blocks);
+    *low = end->boundary.low;
+    return most;
+}
+
+size_t cache_public_pieces(const struct cache *c, struct hash128 fingerprint)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < c->pins.n; i++)
+        if (is_public(c->pins.v[i], fingerprint) && c->pins.v[i]->n > most)
+            most = c->pins.v[i]->n;
+    return most;
 }
 
 void cache_pins_import(struct cache *c, const struct cache_pin *p)

@@ -45,6 +45,14 @@ class WarmCase(Case):
         self.assertEqual(answer.status, 200, answer.body[:300])
         return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
+    def ask_as(self, gateway, key, system, user, path=CHAT, **more):
+        """Tokens reused for a request under this key, that was alone."""
+        gateway.wait_quiet()
+        body = chat(system, user, **more)
+        answer = gateway.fetch("POST", path, body, headers=[("x-api-key", key)])
+        self.assertEqual(answer.status, 200, answer.body[:300])
+        return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
     def start_tokens(self, gateway, system):
         """Tokens of a system prompt up to the user's words: what two requests with other
         words have in common, as the engine counts it."""
@@ -75,6 +83,52 @@ class Listed(WarmCase):
         self.assertTrue(pin["complete"])
         self.assertGreaterEqual(gateway.replica()["restores"], 1)
         self.assertEqual(pin["hits"], 3)
+
+    def test_public_starts_are_shared_by_all_tenants(self):
+        system, private = words(600, "public"), words(600, "private")
+        engine, gateway = self.pair(self.listed(
+            {"file": self.write("public.txt", system), "public": True},
+            {"file": self.write("private.txt", private)}), mode="store", slots=2)
+        self.wait_warm(gateway, 2)
+        self.assertEqual({n: p["public"] for n, p in gateway.pins().items()},
+                         {"public": True, "private": False})
+        full = self.start_tokens(gateway, system)
+        for key in ("one", "two"):
+            self.assertGreaterEqual(self.ask_as(gateway, key, system, f"I am {key}"),
+                                    full - BLOCK, key)
+        self.assertEqual(self.ask_as(gateway, "one", private, "hello"), 0)
+        self.assertEqual(gateway.restore_failures(), 0)
+        self.assertIn("restored=1", gateway.text().splitlines()[-2])
+        # What one adds stays its own, and a salt shares nothing at all.
+        secret = words(300, "secret")
+        self.ask_as(gateway, "one", system, secret)
+        mine = self.ask_as(gateway, "one", system, secret + " again")
+        self.assertGreater(mine, full + 200)
+        self.assertLess(self.ask_as(gateway, "two", system, secret + " again"), full + BLOCK)
+        self.assertEqual(self.ask_as(gateway, "two", system, "hello", cache_salt="x"), 0)
+        self.assertGreaterEqual(gateway.pins()["public"]["hits"], 5)
+        # After a restart as well.
+        gateway.wait_quiet()
+        self.assertEqual(gateway.stop(), 0)
+        gateway.start(wait="listening")
+        gateway.wait_ready("store")
+        self.wait_warm(gateway, 2)
+        self.assertGreaterEqual(self.ask_as(gateway, "three", system, "new here"), full - BLOCK)
+        self.assert_clean(engine)
+
+    def test_public_start_for_messages(self):
+        system = words(600, "letters")
+        body = {"model": "standin-tiny", "max_tokens": 4, "system": system,
+                "messages": [{"role": "user", "content": "x"}]}
+        start = {**body, "messages": [{"role": "user", "content": ""}]}
+        engine, gateway = self.pair(self.listed(
+            {"file": self.write("letters.json", start), "public": True}), mode="store", slots=2)
+        self.wait_warm(gateway)
+        for key in ("one", "two"):
+            gateway.wait_quiet()
+            answer = gateway.fetch("POST", "/v1/messages", body, headers=[("x-api-key", key)])
+            self.assertGreater(answer.json()["usage"]["cache_read_input_tokens"], 500, key)
+        self.assert_clean(engine)
 
     def test_the_promise_is_kept(self):
         system = words(600)
@@ -239,6 +293,18 @@ class Commands(WarmCase):
         self.assertEqual(set(gateway.pins()), {"one", "two"})
         self.forget_slots(engine, gateway)
         self.assertGreater(self.cached(gateway, chat(system)), 500)
+
+    def test_command_makes_it_public(self):
+        _, gateway = self.pair(mode="store")
+        path = self.write("open.txt", words(300, "open"))
+        self.assertEqual(self.run_command(gateway, path, "--model", "standin-tiny",
+                                          "--public")[0], 0)
+        self.assertTrue(gateway.pins()["open"]["public"])
+        self.assertGreater(self.ask_as(gateway, "one", words(300, "open"), "x"), 200)
+        self.assertEqual(self.post(gateway, "/cache/pin?name=open&model=standin-tiny",
+                                   words(300, "open"))[0], 200)
+        self.assertFalse(gateway.pins()["open"]["public"])   # as it was said last
+        self.assertEqual(self.ask_as(gateway, "two", words(300, "open"), "x"), 0)
 
     def test_command_tells_what_is_wrong(self):
         _, gateway = self.pair(mode="store")

@@ -146,14 +146,19 @@ static void put(struct prompt_of p)
     store_rig_settle(&rig);
 }
 
-static int pin(struct prompt_of p, const char *name)
+static int pin_for(struct prompt_of p, const char *name, bool public)
 {
     struct piece v[MAX_BLOCKS];
     pieces_of(p, v);
     e = (struct err){0};
-    const int rc = cache_pin(cache, model, name, v, PIECES_OF(p.n_blocks), &e);
+    const int rc = cache_pin(cache, model, name, v, PIECES_OF(p.n_blocks), public, &e);
     store_rig_settle(&rig);
     return rc;
+}
+
+static int pin(struct prompt_of p, const char *name)
+{
+    return pin_for(p, name, false);
 }
 
 static bool is_stored(struct prompt_of p)
@@ -362,6 +367,68 @@ static void test_hits_are_counted_where_the_start_was_reused(void **state)
     assert_int_equal(view.hits, 2);
 }
 
+static uint32_t last_low;
+
+/* Tokens of the public start that a prompt begins with, by the first n of its pieces. */
+static size_t public_tokens(struct hash128 of, struct prompt_of p, size_t n)
+{
+    struct piece v[MAX_BLOCKS];
+    struct tree_mark at = {0};
+    uint32_t low = 0;
+    pieces_of(p, v);
+    const size_t found = cache_public_find(cache, of, v, n, &at, &low);
+    const size_t tokens = tree_mark_tokens(&at);
+    tree_mark_clear(cache_tree(cache), &at);
+    assert_true(found <= n && low <= tokens);
+    last_low = low;
+    assert_int_equal(found != 0, tokens != 0);
+    return tokens;
+}
+
+static void test_public_starts_are_found_the_longest_first(void **state)
+{
+    (void)state;
+    const struct prompt_of longer = {1, 0, 6}, sibling = {5, 4, 6};
+    open_as(model);
+    put(one);
+    put(longer);
+    put(two);
+    assert_int_equal(cache_public_pieces(cache, model), 0);
+    assert_int_equal(pin_for(one, "short", true), 0);
+    assert_int_equal(pin_for(two, "private", false), 0);
+    assert_int_equal(cache_public_pieces(cache, model), PIECES_OF(4));
+    assert_int_equal(public_tokens(model, longer, PIECES_OF(6)), 4 * BT);
+    assert_int_equal(pin_for(longer, "long", true), 0);
+    assert_int_equal(public_tokens(model, longer, PIECES_OF(6)), 6 * BT);
+    assert_int_equal(public_tokens(model, one, PIECES_OF(4)), 4 * BT);
+    assert_int_equal(public_tokens(model, two, PIECES_OF(4)), 0);
+    assert_int_equal(public_tokens(other_model, one, PIECES_OF(4)), 0);
+    assert_int_equal(public_tokens(model, sibling, PIECES_OF(6)), 0);
+    reopen();
+    assert_int_equal(public_tokens(model, longer, PIECES_OF(6)), 6 * BT);
+    assert_int_equal(public_tokens(model, two, PIECES_OF(4)), 0);
+    assert_true(cache_unpin(cache, "long"));
+    assert_int_equal(public_tokens(model, longer, PIECES_OF(6)), 4 * BT);
+    assert_int_equal(pin_for(one, "short", false), 0);
+    assert_int_equal(public_tokens(model, longer, PIECES_OF(6)), 0);
+    assert_int_equal(cache_public_pieces(cache, model), 0);
+}
+
+/* The last piece closes a part; a prompt whose part goes on there has all but that one. */
+static void test_public_start_whose_last_part_goes_on(void **state)
+{
+    (void)state;
+    open_as(model);
+    put(one);
+    assert_int_equal(pin_for(one, "start", true), 0);
+    assert_in_range(public_tokens(model, one, PIECES_OF(4)), 4 * BT, 4 * BT);
+    const uint32_t low = last_low;
+    assert_in_range(low, 1, 4 * BT);
+    assert_in_range(public_tokens(model, one, PIECES_OF(4) - 1), 1, 4 * BT);
+    assert_in_range(last_low, 1, low - 1);
+    assert_int_equal(public_tokens(model, one, PIECES_OF(4) - 2), 0);
+}
+
 static void test_drop_spares_what_other_pins_share(void **state)
 {
     (void)state;
@@ -497,6 +564,8 @@ int main(void)
         TEST(lost_block_makes_a_pin_incomplete_until_it_is_pinned_again),
         TEST(boundaries_of_pins_outlive_others_in_a_small_index),
         TEST(hits_are_counted_where_the_start_was_reused),
+        TEST(public_starts_are_found_the_longest_first),
+        TEST(public_start_whose_last_part_goes_on),
         TEST(drop_spares_what_other_pins_share),
         TEST(flush_leaves_pins),
         TEST(pins_in_RAM_stay_without_a_folder),

@@ -123,7 +123,7 @@ static void pin_them(void)
         put(id);
         store_rig_settle(&rig);
         snprintf(name, sizeof(name), "pin-%u", id);
-        if (cache_pin(cache, model, name, &v, 1, &e) != 0)
+        if (cache_pin(cache, model, name, &v, 1, false, &e) != 0)
             fail_msg("%s", e.text);
     }
 }
