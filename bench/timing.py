@@ -124,7 +124,7 @@ class Bench:
         shutil.rmtree(self.folder, True)
 
     def prompt(self):
-        return "".join(self.rng.choices(LETTERS, k=150))
+        return "".join(self.rng.choices(LETTERS, k=250))
 
     def ask(self, who, text, tokens=1):
         body = json.dumps({"max_tokens": tokens,

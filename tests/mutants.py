@@ -411,6 +411,13 @@ MUTANTS = [Mutant(*row) for row in [
     ("K36", "one is sent before others have begun", BIND,
      "        if (l->slots[i].unseen)\n", "        if (l->slots[i].unseen && !i && i)\n",
      ["e2e/test_tenants:task_of_others_is_seen"]),
+    ("K36", "what is pinned is public", "src/store/cache_pins.c",
+     "    return p->public && hash128_eq", "    return hash128_eq",
+     ["unit/test_cache_pins:test_public_starts_are_found_the_longest_first",
+      "e2e/test_warm:public_starts_are_shared"]),
+    ("K36", "a salt shares public starts", "src/gateway/inspect.c",
+     "    if (!start.most || t->salted || hash", "    if (!start.most || hash",
+     ["e2e/test_warm:public_starts_are_shared"]),
     # -- missing, slots, counting
     ("K37", "nobody sees where a prompt parts", "src/engine/openai.c",
      "            hit.n_pieces ? job->pieces->v[hit.n_pieces - 1].end_bytes : 0;\n", "            hit.n_pieces ? job->text_bytes : 0;\n",

@@ -45,11 +45,11 @@ class WarmCase(Case):
         self.assertEqual(answer.status, 200, answer.body[:300])
         return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-    def ask_as(self, gateway, key, system, user, path=CHAT, **more):
+    def ask_as(self, gateway, key, system, user, headers=(), **more):
         """Tokens reused for a request under this key, that was alone."""
         gateway.wait_quiet()
         body = chat(system, user, **more)
-        answer = gateway.fetch("POST", path, body, headers=[("x-api-key", key)])
+        answer = gateway.fetch("POST", CHAT, body, headers=[("x-api-key", key), *headers])
         self.assertEqual(answer.status, 200, answer.body[:300])
         return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
 
@@ -106,6 +106,8 @@ class Listed(WarmCase):
         self.assertGreater(mine, full + 200)
         self.assertLess(self.ask_as(gateway, "two", system, secret + " again"), full + BLOCK)
         self.assertEqual(self.ask_as(gateway, "two", system, "hello", cache_salt="x"), 0)
+        self.assertEqual(self.ask_as(gateway, "two", system, "hello",
+                                     headers=[("X-Cache-Salt", "y")]), 0)
         self.assertGreaterEqual(gateway.pins()["public"]["hits"], 5)
         # After a restart as well.
         gateway.wait_quiet()
