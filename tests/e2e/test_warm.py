@@ -96,7 +96,7 @@ class Listed(WarmCase):
         for key in ("one", "two"):
             self.assertGreaterEqual(self.ask_as(gateway, key, system, f"I am {key}"),
                                     full - BLOCK, key)
-        self.assertEqual(self.ask_as(gateway, "one", private, "hello"), 0)
+        self.assertLess(self.ask_as(gateway, "one", private, "hello"), BLOCK)
         self.assertEqual(gateway.restore_failures(), 0)
         self.assertIn("restored=1", gateway.text().splitlines()[-2])
         # What one adds stays its own, and a salt shares nothing at all.
@@ -105,9 +105,9 @@ class Listed(WarmCase):
         mine = self.ask_as(gateway, "one", system, secret + " again")
         self.assertGreater(mine, full + 200)
         self.assertLess(self.ask_as(gateway, "two", system, secret + " again"), full + BLOCK)
-        self.assertEqual(self.ask_as(gateway, "two", system, "hello", cache_salt="x"), 0)
-        self.assertEqual(self.ask_as(gateway, "two", system, "hello",
-                                     headers=[("X-Cache-Salt", "y")]), 0)
+        self.assertLess(self.ask_as(gateway, "two", system, "hello", cache_salt="x"), BLOCK)
+        self.assertLess(self.ask_as(gateway, "two", system, "hello",
+                                    headers=[("X-Cache-Salt", "y")]), BLOCK)
         self.assertGreaterEqual(gateway.pins()["public"]["hits"], 5)
         # After a restart as well.
         gateway.wait_quiet()
@@ -306,7 +306,7 @@ class Commands(WarmCase):
         self.assertEqual(self.post(gateway, "/cache/pin?name=open&model=standin-tiny",
                                    words(300, "open"))[0], 200)
         self.assertFalse(gateway.pins()["open"]["public"])   # as it was said last
-        self.assertEqual(self.ask_as(gateway, "two", words(300, "open"), "x"), 0)
+        self.assertLess(self.ask_as(gateway, "two", words(300, "open"), "x"), BLOCK)
 
     def test_command_tells_what_is_wrong(self):
         _, gateway = self.pair(mode="store")
