@@ -87,7 +87,12 @@ class Terminal:
         self.seen = b""
         self.child = subprocess.Popen([BIN, "lab", *arguments], stdin=self.slave,
                                       stdout=self.slave, stderr=self.slave,
-                                      env=dict(os.environ, TERM="xterm"))
+                                      env=dict(os.environ, TERM="xterm"),
+                                      preexec_fn=self.as_from_a_shell)
+
+    @staticmethod
+    def as_from_a_shell():
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)   # nohup makes it ignored
 
     def __enter__(self):
         return self
