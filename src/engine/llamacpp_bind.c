@@ -6,7 +6,7 @@
  * /slots tell. Nothing else is placed, and nothing saved, until that is known.
  *
  *     sent ─► looks ─┬─► its slot was idle then ─────────────► bound
- *                    ├─► another job's, that has just ended ─► bound when that is known
+ *                    ├─► its tenant's other job's, just ended ─► bound, that one is not
  *                    └─► never seen ─────────────────────────► every idle slot is unknown
  *
  * Where tenants are kept apart, and the body can say neither slot nor cache_prompt, the
@@ -102,7 +102,7 @@ void llama_taint(struct llama *l, struct llama_slot *s)
 {
     if (s->state == SLOT_IDLE)
         llama_make_zombie(l, s);
-    else
+    else if (s->state == SLOT_OWNED)
         s->doubtful = true; /* … once its own job is over */
     s->stranger = false;
     s->whose = (struct hash128){0, 0};
@@ -124,7 +124,12 @@ static void bind_to(struct llama *l, struct llama_slot *s)
 {
     struct binding *b = &l->binding;
     struct job *job = b->job;
+    if (s->job) /* its own tenant's; it has ended in the engine, and will be told */
+        s->job->engine = NULL;
+    s->job = NULL;
+    s->state = SLOT_IDLE;
     s->stranger = false;
+    s->unseen = 0;
     s->adapters = b->adapters;
     s->whose = b->whose;
     llama_emptied(l, s);
@@ -193,7 +198,7 @@ static bool any_prefill(const struct llama *l)
 {
     bool any = false;
     for (size_t i = 0; i < l->n_slots; i++)
-        any |= l->slots[i].prefill > 0;
+        any |= llama_prefill_left(l, &l->slots[i]) > 0;
     return any;
 }
 
@@ -223,9 +228,7 @@ void llama_bind_look(struct llama *l)
     } else if (foreign && b->guarded) { /* its client has left */
         llama_taint(l, s);
         llama_unbind(l);
-    } else if (s->state == SLOT_IDLE) {
-        bind_to(l, s);
     } else {
-        let_go(b->job); /* the slot is still its own tenant's other job's */
+        bind_to(l, s);
     }
 }

@@ -73,7 +73,7 @@ static void start(struct llama *l, struct llama_slot *s)
     s->state = SLOT_ERASING;
     l->ops++;
     if (l->overwrites) {
-        s->unseen = true; /* a task of our own */
+        s->unseen++; /* a task of our own */
         s->asked = false;
         snprintf(body, sizeof(body),
                  "{\"prompt\":\"x\",\"id_slot\":%d,\"cache_prompt\":false,"

@@ -100,7 +100,7 @@ struct llama_slot {
 
     bool doubtful;    /* what it holds after this job is not known: a call was not
                         answered, or another task came in between */
-    bool unseen;      /* the task of the last job placed here was never seen */
+    unsigned unseen;  /* tasks of jobs that were placed here and not seen yet */
     bool begun;       /* that job has got content */
     bool busy_twice;  /* idle for all we know, but processing when we looked last */
     bool asked;       /* GET /slots was sent since its job came, got content, or went */

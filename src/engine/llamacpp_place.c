@@ -459,7 +459,7 @@ static void let_engine_choose(struct llama *l, struct job *job)
 /* A job is sent whose task will be seen there. */
 static void await_task(struct llama_slot *s)
 {
-    s->unseen = true;
+    s->unseen++;
     s->begun = s->asked = false;
 }
 

@@ -484,7 +484,7 @@ static void on_tasks(struct probe *p, int status, json_t *doc)
         again_later(p);
         return;
     }
-    l->slots[p->slot].unseen = false;
+    l->slots[p->slot].unseen = 0;
     attach(p);
 }
 

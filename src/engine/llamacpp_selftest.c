@@ -334,7 +334,7 @@ static void go(struct probe *p, enum step step)
         return;
     }
     if (step == STEP_PROMPT)
-        p->l->slots[p->slot].unseen = true; /* ours, when its task is seen */
+        p->l->slots[p->slot].unseen = 1; /* ours, when its task is seen */
     if (step == STEP_LEFT || (step == STEP_AGAIN && p->look.whole))
         p->n_more++; /* what went before is all in the slot */
     char *body = make_body(p, steps[step].body);

@@ -96,18 +96,26 @@ static bool is_other_process(const struct llama *l)
     return !same;
 }
 
-/* Whose are the tasks that are new? An answer to what was asked before a job came to its
- * slot tells of the job before it; after the job is over, or has content, it tells all
- * that there is to see. */
+/*
+ * Whose are the tasks that are new? A look that was asked for since the last job came to
+ * its slot tells all that there is to see when that job is over, has content, or runs: it
+ * came to an idle slot. Else a number that has changed may be that of the job before it,
+ * where that was not seen.
+ */
+static void note_task(struct llama_slot *s)
+{
+    const bool moved = s->task != s->task_before;
+    s->stranger |= moved && !s->unseen;
+    if (s->asked && (s->processing || s->begun || s->state == SLOT_IDLE))
+        s->unseen = 0;
+    else if (moved && s->unseen > (s->asked ? 0 : 1))
+        s->unseen--;
+}
+
 static void note_tasks(struct llama *l)
 {
-    for (size_t i = 0; i < l->n_slots; i++) {
-        struct llama_slot *s = &l->slots[i];
-        const bool moved = s->task != s->task_before;
-        s->stranger |= moved && !s->unseen;
-        if (s->asked && (moved || s->begun || s->state == SLOT_IDLE))
-            s->unseen = false;
-    }
+    for (size_t i = 0; i < l->n_slots; i++)
+        note_task(&l->slots[i]);
 }
 
 /* Idle says little of a request that the engine has not even begun. */
