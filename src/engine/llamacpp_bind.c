@@ -27,7 +27,8 @@
 #define BIND_POLLS_ENDED 3
 #define BIND_POLLS_BROKEN 20 /* the engine may not have looked at it yet */
 
-bool llama_guards(const struct llama *l, const struct job *job)
+/* Nothing can be told of it, and others' text may be where it comes. */
+static bool needs_guard(const struct llama *l, const struct job *job)
 {
     return l->mixed && !llama_pins(l, job) && !llama_can_pin(job);
 }
@@ -56,7 +57,7 @@ void llama_bind(struct llama *l, struct job *job, const struct binding *how)
     l->binding = *how;
     l->binding.active = l->binding.sent = true;
     l->binding.job = job;
-    l->binding.guarded = job->plan.guarded;
+    l->binding.guarded = job->plan.guarded = needs_guard(l, job);
     l->binding.sent_us = loop_now_us(l->r->loop);
     for (size_t i = 0; l->binding.guarded && i < l->n_slots; i++) {
         struct llama_slot *s = &l->slots[i];
@@ -194,21 +195,14 @@ static void give_up(struct llama *l)
     llama_unbind(l);
 }
 
-static bool any_prefill(const struct llama *l)
-{
-    bool any = false;
-    for (size_t i = 0; i < l->n_slots; i++)
-        any |= llama_prefill_left(l, &l->slots[i]) > 0;
-    return any;
-}
-
 static void count_look(struct llama *l)
 {
     struct binding *b = &l->binding;
     const unsigned most = b->broken  ? BIND_POLLS_BROKEN
                           : b->ended ? BIND_POLLS_ENDED
                                      : BIND_POLLS;
-    if (!b->ended && any_prefill(l)) /* nothing is begun in the middle of a batch */
+    if (!b->ended &&
+        llama_prefill_ms(l, NULL) > 0) /* nothing is begun in the middle of a batch */
         return;
     if (++b->polls >= most)
         give_up(l);

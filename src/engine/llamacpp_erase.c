@@ -58,8 +58,7 @@ static void on_erased(void *arg, int status, json_t *doc, const struct err *err)
         log_event(LOG_WARN, "erase-failed", "replica", "%s", l->r->name, "slot", "%d",
                   s->id, "status", "%d", status, "why", "%s", status ? "-" : err->text,
                   NULL);
-        llama_make_zombie(l, s); /* it is tried again when the engine says idle */
-        s->whose = (struct hash128){0, 0};
+        llama_taint(l, s); /* it is tried again when the engine says idle */
     }
     llama_pump(l);
 }

@@ -243,12 +243,10 @@ void llama_retry_later(struct llama *l); /* it cannot restore now */
 
 /* llamacpp_bind.c */
 #define LLAMA_MAX_AGAIN 3
-/* The engine chooses its slot, out of what others have left as well, and cannot be told
- * anything: its answer is held until the slot is known. */
-bool llama_guards(const struct llama *l, const struct job *job);
 /* False where the tasks of others have to be seen first; then somebody looks. */
 bool llama_may_bind(struct llama *l, const struct job *job);
-/* It is sent now. Of `how`: cold, adapters, whose, prefill. */
+/* It is sent now. Of `how`: cold, adapters, whose, prefill. Sets plan.guarded where the
+ * engine may choose what others have left, and cannot be told anything. */
 void llama_bind(struct llama *l, struct job *job, const struct binding *how);
 void llama_bind_look(struct llama *l); /* GET /slots was answered */
 void llama_unbind(struct llama *l);

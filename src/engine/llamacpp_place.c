@@ -445,14 +445,12 @@ static void let_engine_choose(struct llama *l, struct job *job)
     }
     job->plan.slot = -1;
     job->plan.fresh = must_be_cold(l, job);
-    if (l->phase == LLAMA_READY) { /* or nobody looks any more */
-        job->plan.guarded = llama_guards(l, job);
+    if (l->phase == LLAMA_READY) /* or nobody looks any more */
         llama_bind(l, job,
                    &(struct binding){.cold = job->plan.fresh,
                                      .adapters = adapters_of(l, job),
                                      .whose = llama_whose(job),
                                      .prefill = fresh_tokens(l, job)});
-    }
     llama_poll(l);
 }
 

@@ -152,10 +152,8 @@ static void note_strangers(struct llama *l)
             llama_taint(l, s);
         if (s->state == SLOT_IDLE && s->stranger)
             llama_forget_stranger(l, s);
-        if (busy && s->busy_twice) {
-            llama_make_zombie(l, s);
-            s->whose = (struct hash128){0, 0};
-        }
+        if (busy && s->busy_twice)
+            llama_taint(l, s);
         s->busy_twice = busy && s->state == SLOT_IDLE;
     }
 }
