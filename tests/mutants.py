@@ -416,7 +416,7 @@ MUTANTS = [Mutant(*row) for row in [
      ["unit/test_cache_pins:test_public_starts_are_found_the_longest_first",
       "e2e/test_warm:public_starts_are_shared"]),
     ("K36", "a salt shares public starts", "src/gateway/inspect.c",
-     "    if (!start.most || t->salted || hash", "    if (!start.most || hash",
+     "    if (!start.most || t->salted)\n", "    if (!start.most)\n",
      ["e2e/test_warm:public_starts_are_shared"]),
     # -- missing, slots, counting
     ("K37", "nobody sees where a prompt parts", "src/engine/openai.c",

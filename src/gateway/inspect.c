@@ -95,11 +95,13 @@ static void start_end(void *ctx)
 static void add_public(struct inspected *in, struct job *job, const struct replica *r,
                        const struct tenants *tenants, const struct tenant *t)
 {
-    const struct hash128 nobody = tenants_nobody(tenants);
     struct start_only start = {&in->public, cache_public_pieces(r->cache, r->seed),
                                false};
     const struct prompt_sink sink = {&start, start_begin, start_bytes, start_end};
-    if (!start.most || t->salted || hash128_eq(t->name, nobody))
+    if (!start.most || t->salted)
+        return;
+    const struct hash128 nobody = tenants_nobody(tenants);
+    if (hash128_eq(t->name, nobody))
         return;
     begin_pieces(&in->public, r, nobody);
     prompt_emit(&in->prompt, r->order, &sink);
