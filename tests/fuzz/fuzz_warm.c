@@ -10,18 +10,9 @@
 #include <stdint.h>
 
 #include "../../src/gateway/warm_internal.h"
-#include "proto/jlex.h"
+#include "json_reading.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static bool is_object(struct slice text)
-{
-    struct jlex j;
-    struct jlex_token t;
-    jlex_init(&j, text);
-    return jlex_next(&j, &t) == JLEX_OBJECT && jlex_skip(&j, &t) &&
-           jlex_next(&j, &t) == JLEX_END;
-}
 
 /* The other one has one letter more. */
 static void check_words(struct slice body, struct slice other)

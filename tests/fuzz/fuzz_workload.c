@@ -14,9 +14,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "json_reading.h"
 #include "load/input.h"
 #include "load/workload.h"
-#include "proto/jlex.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -57,15 +57,6 @@ static bool is_trace(const char *path)
     require((in == NULL) == (e.code != 0) && (in != NULL || e.text[0] != '\0'));
     input_free(in);
     return f == INPUT_TRACE || f == INPUT_TABLE;
-}
-
-static bool is_object(struct slice text)
-{
-    struct jlex j;
-    struct jlex_token t;
-    jlex_init(&j, text);
-    return jlex_next(&j, &t) == JLEX_OBJECT && jlex_skip(&j, &t) &&
-           jlex_next(&j, &t) == JLEX_END;
 }
 
 static void make_request(const struct workload *w, uint64_t i)

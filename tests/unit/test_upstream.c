@@ -153,16 +153,22 @@ static struct upstream_stats stats(void)
     return s;
 }
 
-/* One call whose answer is these bytes. Returns what was told. */
-static void answer_with(const char *head, const char *bytes)
+/* The engine answers one request with these bytes, and closes. */
+static void answers_and_closes(struct upstream_options o, const char *bytes)
 {
     const struct peer_step script[] = {{PEER_ACCEPT, NULL, 0},
                                        {PEER_READ_HEAD, NULL, 0},
                                        {PEER_SEND, bytes, 0},
                                        {PEER_CLOSE, NULL, 0},
                                        {PEER_END, NULL, 0}};
-    open_with(usual);
+    open_with(o);
     peer_start(&peer, script);
+}
+
+/* One call whose answer is these bytes. */
+static void answer_with(const char *head, const char *bytes)
+{
+    answers_and_closes(usual, bytes);
     send_call(head, &plain);
     while (call)
         loop_run(loop);
@@ -748,14 +754,8 @@ static void test_stall_is_timed_again_after_a_pause(void **state)
 /* The answer is there as well as the engine's end of it, and nothing is handed on. */
 static void hold_answer(struct upstream_options o, const char *bytes, const char *says)
 {
-    const struct peer_step script[] = {{PEER_ACCEPT, NULL, 0},
-                                       {PEER_READ_HEAD, NULL, 0},
-                                       {PEER_SEND, bytes, 0},
-                                       {PEER_CLOSE, NULL, 0},
-                                       {PEER_END, NULL, 0}};
     const struct call_request rq = {.head = SLICE_LIT(GET), .hold = true};
-    open_with(o);
-    peer_start(&peer, script);
+    answers_and_closes(o, bytes);
     call = call_start(up, &rq, &plain, &peer);
     while (!peer.done)
         loop_run(loop);
