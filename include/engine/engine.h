@@ -64,7 +64,7 @@ const char *restore_failure_name(enum restore_failure f);
 
 /* Why a slot with something new was not saved: counted by these. */
 #define SAVE_SKIPS(X)                                                                    \
-    X(SAVE_OFF, "switched-off") /* store.save */                                         \
+    X(SAVE_OFF, "switched-off") /* store.save, or reuse since it began */                \
     X(SAVE_NOT_WORTH, "not-worth-it")                                                    \
     X(SAVE_TOO_LONG, "too-long")         /* many times store.max_stall */                \
     X(SAVE_SCRATCH_FULL, "scratch-full") /* no room in the slot directory */             \
@@ -178,6 +178,8 @@ struct plan {
     bool drawn;         /* it takes part in the experiment … */
     bool held_out;      /* … and runs cold: "cache_prompt":false has to be put in */
     bool restored;      /* stored blocks were put back for it */
+    bool contested;     /* another may have come to its slot first: what it reused tells
+                           nothing of that */
     uint32_t available; /* prompt tokens that an earlier prompt shared (estimate) */
     uint32_t promised;  /* of these, what the slot will have: low estimate */
     uint32_t held;      /* tokens that the slot holds at the start, 0 unknown */

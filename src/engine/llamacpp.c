@@ -317,7 +317,7 @@ static void confirm(struct llama *l, struct job *job)
                       p->known_pieces, (uint32_t)f->cached_tokens, exact);
     if (!p->restored)
         return;
-    const bool there = llama_pins(l, job) && !l->empties_idle;
+    const bool there = llama_pins(l, job) && !l->empties_idle && !p->contested;
     if (there && l->whole && nothing_reused(l, job))
         llama_whole_drop(l, job);
     if (!nothing_reused(l, job))
@@ -325,7 +325,7 @@ static void confirm(struct llama *l, struct job *job)
     else if (there)
         llama_restore_failed(l, RESTORE_NOT_REUSED,
                              "the engine restored a prefix and reused nothing of it");
-    else /* it took another slot, or emptied this one */
+    else /* it took another slot, emptied this one, or gave it to another first */
         l->r->n.restore_failures[RESTORE_NOT_REUSED]++;
 }
 

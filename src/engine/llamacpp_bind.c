@@ -52,8 +52,19 @@ bool llama_may_bind(struct llama *l, const struct job *job)
     return seen;
 }
 
+/* The engine takes the slot of a job that it has not begun with for an idle one. */
+static void note_contest(struct llama *l)
+{
+    for (size_t i = 0; i < l->n_slots; i++) {
+        const struct llama_slot *s = &l->slots[i];
+        if (s->job && s->unseen && !s->begun)
+            s->job->plan.contested = true;
+    }
+}
+
 void llama_bind(struct llama *l, struct job *job, const struct binding *how)
 {
+    note_contest(l);
     l->binding = *how;
     l->binding.active = l->binding.sent = true;
     l->binding.job = job;

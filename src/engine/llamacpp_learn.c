@@ -88,6 +88,12 @@ static void fail(struct learn *op, const char *why)
     free_learn(op);
 }
 
+static void skip(struct learn *op, enum save_skip why)
+{
+    op->l->r->n.saves_skipped[why]++;
+    free_learn(op);
+}
+
 /* ---- fourth: store and learn ------------------------------------------------------- */
 
 static void on_cut(void *arg)
@@ -165,15 +171,18 @@ static void on_parsed(void *arg)
         return;
     }
     if (!op->file->n_tokens && l->empties_idle) { /* another request was faster */
-        l->r->n.saves_skipped[SAVE_OVERWRITTEN]++;
-        free_learn(op);
+        skip(op, SAVE_OVERWRITTEN);
         return;
     }
     if (!hash128_eq(op->fingerprint, l->fingerprint)) {
         fail(op, "another engine answers by now");
         return;
     }
-    if (!l->store_on || !slotfile_same_layout(&op->file->frame, l->frame) ||
+    if (!l->store_on) {
+        skip(op, SAVE_OFF);
+        return;
+    }
+    if (!slotfile_same_layout(&op->file->frame, l->frame) ||
         op->file->window != l->window) {
         fail(op, "the saved slot has another layout than the probe had");
         return;
@@ -286,10 +295,12 @@ static void on_watched(void *arg, bool same)
 {
     struct learn *op = arg;
     struct llama *l = op->l;
-    if (same && l->store_on && hash128_eq(op->fingerprint, l->fingerprint))
-        workers_submit(l->r->workers, run_parse, on_parsed, op);
-    else
+    if (!same || !hash128_eq(op->fingerprint, l->fingerprint))
         fail(op, "the engine is not what it was when the slot was filled");
+    else if (!l->store_on)
+        skip(op, SAVE_OFF); /* restores have failed meanwhile */
+    else
+        workers_submit(l->r->workers, run_parse, on_parsed, op);
 }
 
 static void on_saved(void *arg, int status, json_t *doc, const struct err *err)

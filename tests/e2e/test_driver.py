@@ -308,6 +308,29 @@ class Unpinned(DriverCase):
         self.assertGreater(unpinned[0].cache_n, 250)
         self.all_well(engine, gateway, 3)
 
+    def test_slot_that_another_got_first_is_no_failure_of_a_restore(self):
+        """The engine takes a slot for idle while it has not begun with the job for which
+        something was put back there; three of these would switch restores off."""
+        self.need_standin("a request that has not begun")
+        engine, gateway = self.pair(mode="store")
+        text = words(300, "contested")
+        for i in range(3):
+            self.stored(gateway, engine, text)   # the engine will choose slot 0
+            engine.hold("arrive", f"chat {i}")
+            with gateway.client() as chat, gateway.client() as other:
+                chat.send(chat_bytes(f"{text} chat {i}", id_slot=0))
+                engine.wait_held("arrive")
+                other.send(messages_bytes(words(300, f"other {i}")))
+                self.assertEqual(other.read_answer().status, 200)
+                engine.release("arrive", match=f"chat {i}")
+                self.assertEqual(chat.read_answer().status, 200)
+            gateway.wait_quiet()
+            self.assertLess(engine.bodies(f"chat {i}")[0].cache_n, 64)
+        self.assertEqual(gateway.replica()["restore_failures"]["not-reused"], 3)
+        self.assertNotIn("event=restore-failed", gateway.text())
+        self.assertEqual(gateway.mode(), "store")
+        self.all_well(engine, gateway)
+
     def test_save_waits_for_one_that_is_prepared(self):
         engine, gateway = self.pair(mode="store")
         text = words(300, "first")
