@@ -198,9 +198,10 @@ void store_when_recovered(struct store *s, void (*cb)(void *arg), void *arg);
 bool store_note_get(const struct store *s, const char *name, char *out, size_t size);
 void store_note_set(struct store *s, const char *name, const char *value);
 
-/* Blocks, not calls, since the store was opened; the first four are what is there now. */
+/* Blocks, not calls, since the store was opened; the first five are what is there now. */
 struct store_stats {
     uint64_t ram_blocks, ram_bytes, disk_blocks, disk_bytes;
+    uint64_t unwritten_bytes; /* now on their way to the disk */
     uint64_t puts, gets, ram_hits, disk_hits, redis_hits, drops;
     uint64_t damaged;      /* checksum or format wrong: put aside */
     uint64_t missing;      /* asked for and not there */

@@ -103,18 +103,19 @@ static json_t *redis_json(struct cache *c)
 static json_t *store_json(struct cache *c)
 {
     static const char *const names[] = {
-        "blocks",       "bytes",       "ram_blocks", "ram_bytes",
-        "disk_blocks",  "disk_bytes",  "damaged",    "missing",
-        "write_errors", "read_errors", "orphans",    "evicted",
-        "ram_hits",     "disk_hits",   "redis_hits", "heads_read"};
+        "blocks",          "bytes",        "ram_blocks",  "ram_bytes", "disk_blocks",
+        "disk_bytes",      "damaged",      "missing",     "orphans",   "evicted",
+        "unwritten_bytes", "write_errors", "read_errors", "ram_hits",  "disk_hits",
+        "redis_hits",      "heads_read"};
     struct store_stats s;
     struct tree_stats t;
     store_stats(cache_store(c), &s);
     tree_stats(cache_tree(c), &t);
-    const uint64_t v[] = {t.blocks,       t.bytes,       s.ram_blocks, s.ram_bytes,
-                          s.disk_blocks,  s.disk_bytes,  s.damaged,    s.missing,
-                          s.write_errors, s.read_errors, s.orphans,    t.evicted,
-                          s.ram_hits,     s.disk_hits,   s.redis_hits, s.heads_read};
+    const uint64_t v[] = {
+        t.blocks,          t.bytes,        s.ram_blocks,  s.ram_bytes, s.disk_blocks,
+        s.disk_bytes,      s.damaged,      s.missing,     s.orphans,   t.evicted,
+        s.unwritten_bytes, s.write_errors, s.read_errors, s.ram_hits,  s.disk_hits,
+        s.redis_hits,      s.heads_read};
     json_t *o = integers(names, v, sizeof(v) / sizeof(v[0]));
     json_object_set_new(o, "recovering", json_boolean(cache_recovers(c)));
     json_object_set_new(o, "redis", redis_json(c));

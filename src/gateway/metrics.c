@@ -342,6 +342,8 @@ static void put_cache(struct cache *c, struct buf *out)
             s.ram_bytes);
     put_one(out, "incipit_store_disk_bytes", "gauge", "Bytes of blocks on disk.",
             s.disk_bytes);
+    put_one(out, "incipit_store_unwritten_bytes", "gauge", "On their way to the disk.",
+            s.unwritten_bytes);
     put_one(out, "incipit_store_recovering", "gauge",
             "1 while what is on disk is not known yet.", cache_recovers(c));
     put_one(out, "incipit_store_damaged_total", "counter", "Blocks put aside as damaged.",

@@ -246,6 +246,7 @@ void store_stats(const struct store *s, struct store_stats *out)
     *out = s->count;
     out->ram_blocks = s->ram->blocks;
     out->ram_bytes = s->ram->bytes;
+    out->unwritten_bytes = s->unwritten_bytes;
     if (!s->dir)
         return;
     out->disk_blocks = s->dir->tier.blocks;

@@ -533,10 +533,11 @@ class Gateway:
 
     def wait_quiet(self, but=0):
         """Nothing in flight and all slots idle, but for so many requests: what had to be
-        learned is learned."""
+        learned is learned, what had to be written was."""
         def quiet():
             stats = self.stats()
-            return stats["total"]["in_flight"] == but and all(
+            written = not stats["store"]["unwritten_bytes"]
+            return written and stats["total"]["in_flight"] == but and all(
                 r.get("kv_operations", 0) == 0 and not r.get("unbound") and
                 sum(slot["state"] != "idle" or slot["unsaved"] for slot in r["slots"]) == but
                 for r in stats["replicas"])
