@@ -225,14 +225,16 @@ class World:
         return [f"after a kill {os.path.basename(path)}: {why}" for path, why in wrong]
 
     def reuse_comes_back(self):
-        """Three documents in turn on two slots: each is put back, sooner or later."""
+        """Three documents in turn on two slots: each is put back, sooner or later. What
+        was in RAM only has to be missed first, and what was asked for often to go."""
+        self.settle()
         before = self.count("restored_tokens")
-        for i in range(15):
-            if self.count("restored_tokens") > before:
-                return []
+        for i in range(45):
             question = self.texts.about(self.texts.documents[i % 3], i % 4, "chat")
             Asker(self).ask(question, self.rng)
             self.settle(mode=None)
+            if self.count("restored_tokens") > before:
+                return []
         return [f"nothing is put back any more: {self.stats()['replicas'][0]}"]
 
     def mode_is(self, mode):
