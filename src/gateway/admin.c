@@ -47,51 +47,69 @@ static json_t *replica_json(struct request_target *t)
     return o;
 }
 
-static json_t *integers(const char *const *names, const uint64_t *values, size_t n)
+struct figure {
+    const char *name;
+    uint64_t value;
+};
+
+static json_t *figures(const struct figure *v, size_t n)
 {
     json_t *o = json_object();
     for (size_t i = 0; i < n; i++)
-        json_object_set_new(o, names[i], json_integer((json_int_t)values[i]));
+        json_object_set_new(o, v[i].name, json_integer((json_int_t)v[i].value));
     return o;
 }
 
 static json_t *tree_json(struct cache *c)
 {
-    static const char *const names[] = {"blocks",         "nodes",      "bytes",
-                                        "tokens",         "inserted",   "evicted",
-                                        "dropped",        "collisions", "index_bytes",
-                                        "token_id_bytes", "expired",    "hit_blocks"};
     struct tree_stats s;
     tree_stats(cache_tree(c), &s);
-    const uint64_t v[] = {s.blocks,      s.nodes,          s.bytes,   s.tokens,
-                          s.inserted,    s.evicted,        s.dropped, s.collisions,
-                          s.index_bytes, s.token_id_bytes, s.expired, s.hit_blocks};
-    return integers(names, v, sizeof(v) / sizeof(v[0]));
+    const struct figure v[] = {
+        {"blocks", s.blocks},
+        {"nodes", s.nodes},
+        {"bytes", s.bytes},
+        {"tokens", s.tokens},
+        {"inserted", s.inserted},
+        {"evicted", s.evicted},
+        {"dropped", s.dropped},
+        {"collisions", s.collisions},
+        {"index_bytes", s.index_bytes},
+        {"token_id_bytes", s.token_id_bytes},
+        {"expired", s.expired},
+        {"hit_blocks", s.hit_blocks},
+    };
+    return figures(v, sizeof(v) / sizeof(v[0]));
 }
 
 static json_t *index_json(struct cache *c)
 {
-    static const char *const names[] = {"entries", "bytes", "evicted", "check_failures"};
     struct index_stats s;
     index_stats(cache_index(c), &s);
-    const uint64_t v[] = {s.entries, s.bytes, s.evicted, s.check_failures};
-    return integers(names, v, sizeof(v) / sizeof(v[0]));
+    const struct figure v[] = {
+        {"entries", s.entries},
+        {"bytes", s.bytes},
+        {"evicted", s.evicted},
+        {"check_failures", s.check_failures},
+    };
+    return figures(v, sizeof(v) / sizeof(v[0]));
 }
 
 static json_t *redis_json(struct cache *c)
 {
-    static const char *const names[] = {
-        "puts",    "put_bytes", "gets",          "get_bytes",   "missing",
-        "skipped", "values",    "waiting_bytes", "discoveries", "found",
-        "blocks",  "late",      "models"};
     struct store_redis_stats s;
     struct cache_share_stats d;
     store_redis_stats(cache_store(c), &s);
     cache_share_stats(c, &d);
-    const uint64_t v[] = {s.puts,    s.put_bytes, s.gets,          s.get_bytes, s.missing,
-                          s.skipped, s.values,    s.waiting_bytes, d.asked,     d.found,
-                          d.blocks,  d.late,      s.models};
-    json_t *o = integers(names, v, sizeof(v) / sizeof(v[0])), *errors = json_object();
+    const struct figure v[] = {
+        {"puts", s.puts},         {"put_bytes", s.put_bytes},
+        {"gets", s.gets},         {"get_bytes", s.get_bytes},
+        {"missing", s.missing},   {"skipped", s.skipped},
+        {"values", s.values},     {"waiting_bytes", s.waiting_bytes},
+        {"discoveries", d.asked}, {"found", d.found},
+        {"blocks", d.blocks},     {"late", d.late},
+        {"models", s.models},
+    };
+    json_t *o = figures(v, sizeof(v) / sizeof(v[0])), *errors = json_object();
     for (size_t i = 0; i < STORE_REDIS_ERROR_KINDS; i++)
         json_object_set_new(errors, store_redis_error_name((enum store_redis_error)i),
                             json_integer((json_int_t)s.errors[i]));
@@ -102,21 +120,30 @@ static json_t *redis_json(struct cache *c)
 
 static json_t *store_json(struct cache *c)
 {
-    static const char *const names[] = {
-        "blocks",          "bytes",        "ram_blocks",  "ram_bytes", "disk_blocks",
-        "disk_bytes",      "damaged",      "missing",     "orphans",   "evicted",
-        "unwritten_bytes", "write_errors", "read_errors", "ram_hits",  "disk_hits",
-        "redis_hits",      "heads_read"};
     struct store_stats s;
     struct tree_stats t;
     store_stats(cache_store(c), &s);
     tree_stats(cache_tree(c), &t);
-    const uint64_t v[] = {
-        t.blocks,          t.bytes,        s.ram_blocks,  s.ram_bytes, s.disk_blocks,
-        s.disk_bytes,      s.damaged,      s.missing,     s.orphans,   t.evicted,
-        s.unwritten_bytes, s.write_errors, s.read_errors, s.ram_hits,  s.disk_hits,
-        s.redis_hits,      s.heads_read};
-    json_t *o = integers(names, v, sizeof(v) / sizeof(v[0]));
+    const struct figure v[] = {
+        {"blocks", t.blocks},
+        {"bytes", t.bytes},
+        {"ram_blocks", s.ram_blocks},
+        {"ram_bytes", s.ram_bytes},
+        {"disk_blocks", s.disk_blocks},
+        {"disk_bytes", s.disk_bytes},
+        {"damaged", s.damaged},
+        {"missing", s.missing},
+        {"orphans", s.orphans},
+        {"evicted", t.evicted},
+        {"unwritten_bytes", s.unwritten_bytes},
+        {"write_errors", s.write_errors},
+        {"read_errors", s.read_errors},
+        {"ram_hits", s.ram_hits},
+        {"disk_hits", s.disk_hits},
+        {"redis_hits", s.redis_hits},
+        {"heads_read", s.heads_read},
+    };
+    json_t *o = figures(v, sizeof(v) / sizeof(v[0]));
     json_object_set_new(o, "recovering", json_boolean(cache_recovers(c)));
     json_object_set_new(o, "redis", redis_json(c));
     return o;
@@ -140,13 +167,17 @@ static json_t *pins_json(struct cache *c)
 
 static json_t *warm_counts_json(const struct warm *warm)
 {
-    static const char *const names[] = {"pending", "running", "done", "failed",
-                                        "computed_tokens"};
     struct warm_counts n = {0};
     if (warm)
         warm_counts(warm, &n);
-    const uint64_t v[] = {n.pending, n.running, n.done, n.failed, n.computed_tokens};
-    return integers(names, v, sizeof(v) / sizeof(v[0]));
+    const struct figure v[] = {
+        {"pending", n.pending},
+        {"running", n.running},
+        {"done", n.done},
+        {"failed", n.failed},
+        {"computed_tokens", n.computed_tokens},
+    };
+    return figures(v, sizeof(v) / sizeof(v[0]));
 }
 
 static json_t *reloads_json(const struct admin_reloads *n)
