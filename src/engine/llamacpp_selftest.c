@@ -89,6 +89,20 @@ static void on_erase_again(struct probe *p, int status, json_t *doc)
         go(p, p->look.window ? STEP_RESTORE_TO_PART : STEP_RESTORE);
 }
 
+/* `tokens`: of it, that were computed. */
+static void did_not_run(struct probe *p, int status, json_int_t tokens)
+{
+    char why[120];
+    if (status != 200)
+        snprintf(why, sizeof(why),
+                 "the self-test's prompt did not run: the answer was %d", status);
+    else
+        snprintf(why, sizeof(why),
+                 "the self-test's prompt did not run as it should: %lld of its tokens",
+                 (long long)tokens);
+    llama_probe_doubt(p, why);
+}
+
 static void on_prompt(struct probe *p, int status, json_t *doc)
 {
     json_t *t = json_object_get(doc, "timings");
@@ -97,7 +111,7 @@ static void on_prompt(struct probe *p, int status, json_t *doc)
     p->prompt_ms = json_number_value(json_object_get(t, "prompt_ms"));
     llama_logits_read(doc, &p->logits);
     if (status != 200 || n < MIN_TOKENS || n > MAX_TOKENS * (json_int_t)p->n_copies)
-        llama_probe_observe(p, "the self-test's prompt did not run");
+        did_not_run(p, status, n);
     else
         go(p, STEP_SAVE);
 }
@@ -159,7 +173,7 @@ static void on_left(struct probe *p, int status, json_t *doc)
 {
     llama_logits_read(doc, &p->left);
     if (status != 200)
-        llama_probe_observe(p, "the self-test's prompt did not run");
+        did_not_run(p, status, 0);
     else
         go(p, STEP_ERASE_AGAIN);
 }
@@ -204,7 +218,7 @@ static void on_part(struct probe *p, int status, json_t *doc)
 {
     const json_int_t n = reused(doc);
     if (status != 200)
-        llama_probe_observe(p, "the self-test's prompt did not run");
+        did_not_run(p, status, 0);
     else if (n == (json_int_t)p->look.n_tokens - CUT_TOKENS)
         llama_probe_observe(
             p, "restored slots are cut inside of the sliding window, which gives "

@@ -553,6 +553,19 @@ class Looking(DriverCase):
         self.all_well(engine, gateway)
         self.assertEqual(os.listdir(gateway.slot_dir), [])
 
+    def test_self_test_whose_prompt_others_have_run_is_run_again(self):
+        engine = self.engine()
+        own = '"n_predict":0'   # as the gateway writes it, without a blank
+        engine.hold("arrive", own)
+        gateway = self.gateway(engine, wait=None)
+        engine.wait_held("arrive")
+        held = engine.requests()[-1]
+        fetch(engine.port, "POST", held.path, json.loads(held.body))
+        engine.release("arrive", match=own)
+        gateway.wait_ready("store")
+        self.assertEqual([m for m in gateway.text().splitlines() if "mode=observe" in m], [])
+        self.all_well(engine, gateway)
+
     def test_others_who_use_the_engine_are_not_disturbed(self):
         engine, gateway = self.pair(mode="store")
         engine.hold("head", "stranger", in_slot=True)
