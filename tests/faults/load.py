@@ -231,8 +231,11 @@ class Load(Asker):
         for thread in self.threads:
             thread.start()
 
+    def alive(self):
+        return sum(t.is_alive() for t in self.threads)
+
     def running(self):
-        return any(t.is_alive() for t in self.threads)
+        return self.alive() > 0
 
     def join(self):
         for thread in self.threads:
