@@ -589,13 +589,15 @@ class Looking(DriverCase):
     def test_connections_that_end_behind_streams_are_no_alarm(self):
         """llama-server closes them, whatever it says of keeping them alive."""
         engine, gateway = self.pair(mode="store")
+        began = time.monotonic()
         for i in range(20):
             body = chat_body(f"stream {i}", stream=True, id_slot=i % 2)
             self.assertEqual(gateway.fetch("POST", CHAT, body).status, 200)
             self.served(gateway, f"plain {i}", id_slot=1 - i % 2)
         gateway.wait_quiet()
+        heartbeats = int(time.monotonic() - began) // 2   # each asks once
         self.assertEqual(gateway.replica()["restarts"], 0)
-        self.assertEqual(engine.requests("/props"), [])
+        self.assertLessEqual(len(engine.requests("/props")), heartbeats)
         self.all_well(engine, gateway)
 
     def test_content_that_others_put_into_a_slot_is_not_taken_for_ours(self):

@@ -12,6 +12,7 @@ import http.client
 import json
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -339,6 +340,53 @@ def _scalar(value):
     return str(value)
 
 
+class Pipes:
+    """Lines of a process's pipes, in order of arrival, to `take(line)`: on a thread as they
+    come, and in drain() all that was written before. So who has seen something happen
+    finds what was said of it."""
+
+    def __init__(self, pipes, take):
+        self._pipes, self._take = list(pipes), take
+        self._rest = {pipe: b"" for pipe in self._pipes}   # of those that are open
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _ready(pipes, timeout_ms):
+        poll = select.poll()
+        for pipe in pipes:
+            poll.register(pipe, select.POLLIN)
+        return {fd for fd, _ in poll.poll(timeout_ms)}
+
+    def _read(self, pipe):
+        data = os.read(pipe.fileno(), 1 << 16)
+        *lines, rest = (self._rest[pipe] + data).split(b"\n")
+        if not data:
+            del self._rest[pipe]
+            lines += [rest] if rest else []
+        else:
+            self._rest[pipe] = rest
+        for line in lines:
+            self._take(line.decode(errors="replace"))
+
+    def drain(self):
+        with self._lock:
+            while ready := self._ready(self._rest, 0):
+                for pipe in [p for p in self._rest if p.fileno() in ready]:
+                    self._read(pipe)
+
+    def _watch(self):
+        while pipes := list(self._rest):
+            self._ready(pipes, None)
+            self.drain()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def join(self, timeout):
+        self._thread.join(timeout)
+
+
 class Gateway:
     """One gateway process. Its configuration is written from a dict."""
 
@@ -349,10 +397,10 @@ class Gateway:
         self.slot_dir = os.path.join(folder, "slots")
         self.store_dir = os.path.join(folder, "store") if store else None
         self.child = None
-        self.output = []             # lines of both streams, in order of arrival
+        self._lines = []             # of both streams, in order of arrival
         self.listen = self.admin_listen = "127.0.0.1:0"
         self.port = self.admin_port = 0      # or paths of UNIX sockets
-        self._threads = []
+        self._pipes = None
         self.exit_codes = [0]        # that a test puts up with
 
     def command(self):
@@ -374,10 +422,7 @@ class Gateway:
         self.child = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                       env=dict(os.environ, **(self.env or {})))
-        self._threads = [threading.Thread(target=self._collect, args=(pipe,), daemon=True)
-                         for pipe in (self.child.stdout, self.child.stderr)]
-        for thread in self._threads:
-            thread.start()
+        self._pipes = Pipes((self.child.stdout, self.child.stderr), self._take)
         wait_until(lambda: (self.port and self.admin_port) or self.child.poll() is not None,
                    lambda: f"two listening lines; output: {self.text()}")
         if self.child.poll() is not None:
@@ -386,17 +431,21 @@ class Gateway:
             self.wait_ready()
         return self
 
-    def _collect(self, pipe):
-        for line in pipe:
-            text = line.decode(errors="replace").rstrip("\n")
-            self.output.append(text)
-            if match := re.match(r"(listening|admin) on (?:unix:(/.*)|\S*:(\d+))$", text):
-                place = match[2] or int(match[3])
-                if match[1] == "admin":
-                    self.admin_port = place
-                else:
-                    self.port = place
-        pipe.close()
+    def _take(self, text):
+        self._lines.append(text)
+        if match := re.match(r"(listening|admin) on (?:unix:(/.*)|\S*:(\d+))$", text):
+            place = match[2] or int(match[3])
+            if match[1] == "admin":
+                self.admin_port = place
+            else:
+                self.port = place
+
+    @property
+    def output(self):
+        """All lines that it has written by now."""
+        if self._pipes:
+            self._pipes.drain()
+        return self._lines
 
     def text(self):
         return "\n".join(self.output)
@@ -409,8 +458,7 @@ class Gateway:
 
     def wait_exit(self, timeout=None):
         code = self.child.wait(timeout or PATIENCE_S)
-        for thread in self._threads:
-            thread.join(5)
+        self._pipes.join(5)
         return code
 
     def stop(self):
@@ -422,7 +470,7 @@ class Gateway:
             try:
                 return self.wait_exit(PATIENCE_S if under() else STOP_S)
             except subprocess.TimeoutExpired:
-                self.output += [f"test: still there {STOP_S} s after it was told to stop",
+                self._lines += [f"test: still there {STOP_S} s after it was told to stop",
                                 *self.threads()]
                 self.child.kill()
         return self.wait_exit(5)
