@@ -16,7 +16,6 @@ import argparse
 import collections
 import os
 import random
-import subprocess
 import sys
 import time
 import traceback
@@ -26,22 +25,16 @@ sys.path[:0] = [os.path.join(HERE, "faults"), os.path.join(HERE, "lib")]
 sys.dont_write_bytecode = True
 
 import calls  # noqa: E402
-import disk  # noqa: E402
+import preload  # noqa: E402
 import rounds  # noqa: E402
 from harness import binary  # noqa: E402
 from world import World  # noqa: E402
 
 
-def is_sanitized(program):
-    """The sanitizers want to be first; the disk that fails as well."""
-    text = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
-    return "asan" in text.stdout
-
-
 def make_world(seed, sanitized):
     try:
         return World(seed, preload=not sanitized, sanitized=sanitized)
-    except disk.Unavailable as why:
+    except preload.Unavailable as why:
         print(f"skipped: a disk that fails: {why}")
         return World(seed, preload=False, sanitized=sanitized)
 
@@ -102,7 +95,7 @@ def play_calls(seed, limit, verbose):
     """Passed, failed, skipped of calls.py."""
     try:
         return *calls.run(seed, limit, verbose=verbose), 0
-    except disk.Unavailable as why:
+    except preload.Unavailable as why:
         print(f"skipped: calls that fail: {why}")
         return 0, 0, 1
 
@@ -118,7 +111,7 @@ def main():
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"faults: seed {seed}", flush=True)
-    sanitized = is_sanitized(binary())
+    sanitized = preload.is_sanitized(binary())
     if sanitized:
         print("skipped: a disk that fails (it cannot be put before the sanitizers)")
     passed, failed, skipped = run(given.n, seed, given.k, sanitized, given.v) if given.n \

@@ -26,8 +26,8 @@ import traceback
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)),
                 os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib")]
 
-import disk
 import engines
+import preload
 from harness import Client, Gateway, request_bytes, wait_until
 from lab_engine import answer_text
 from load import CONTEXT, Texts, right_answer, text_so_far
@@ -51,11 +51,6 @@ RULE = struct.Struct("=IIII")
 ENDS = {"malloc": "incipit: out of memory"}
 
 
-def build():
-    """The library, built where it is older than its source."""
-    return disk.build("faultcalls")
-
-
 class Control:
     """Which call fails, and how many there were; it outlives the gateway."""
 
@@ -65,7 +60,7 @@ class Control:
             f.truncate(len(KINDS) * RULE.size)
         with open(self.path, "r+b") as f:
             self.map = mmap.mmap(f.fileno(), 0)
-        self.env = {"LD_PRELOAD": build(), "FAULTCALLS": self.path}
+        self.env = {"LD_PRELOAD": preload.build("faults/faultcalls.c"), "FAULTCALLS": self.path}
 
     def arm(self, kind=None, n=0, error=0):
         """From now on calls are counted from 1; the n-th of that kind fails."""

@@ -5,35 +5,14 @@ import ctypes
 import mmap
 import os
 import struct
-import subprocess
 
-from harness import ROOT
+import preload
 
 CLASSES = ("block", "log", "slot")
 OPS = ("open", "create", "read", "write", "sync", "rename", "unlink", "mkdir")
 RULE = struct.Struct("=IIIIQQ")
 FOR_EVER = 0xFFFFFFFF
 SHORT, KILL, AFTER = 0x10000, 0x20000, 0x40000
-
-
-class Unavailable(Exception):
-    """The library cannot be built or loaded here; the text says why."""
-
-
-def build(name="faultfs"):
-    """The library, built where it is older than its source."""
-    source = os.path.join(ROOT, "tests", "faults", f"{name}.c")
-    out = os.path.join(ROOT, "build", "faults", f"{name}.so")
-    if not os.path.exists(out) or os.path.getmtime(out) < os.path.getmtime(source):
-        os.makedirs(os.path.dirname(out), exist_ok=True)
-        new = f"{out}.{os.getpid()}"
-        done = subprocess.run(["gcc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror",
-                               "-D_GNU_SOURCE", "-o", new, source], capture_output=True,
-                              text=True)
-        if done.returncode:
-            raise Unavailable(f"{name}.c: {done.stderr}")
-        os.replace(new, out)
-    return out
 
 
 class Disk:
@@ -45,7 +24,7 @@ class Disk:
             f.truncate(len(CLASSES) * len(OPS) * RULE.size)
         with open(self.path, "r+b") as f:
             self.map = mmap.mmap(f.fileno(), 0)
-        self.env = {"LD_PRELOAD": build(), "FAULTFS_CONTROL": self.path,
+        self.env = {"LD_PRELOAD": preload.build("faults/faultfs.c"), "FAULTFS_CONTROL": self.path,
                     "FAULTFS_STORE": store, "FAULTFS_SLOTS": slots}
 
     def _at(self, kind, op):
