@@ -9,6 +9,7 @@
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -24,6 +25,15 @@ struct addr {
  * several addresses the first of IPv4 is taken, since engines listen on 127.0.0.1 and
  * "localhost" is often ::1 first. ERR_INVALID, or ERR_NOT_FOUND for an unknown name. */
 int addr_resolve(struct addr *a, const char *text, struct err *e);
+
+/* All of its addresses, those of IPv4 first; `n`: room in v, then how many are there. */
+int addr_resolve_all(struct addr *v, size_t *n, const char *text, struct err *e);
+
+/* The same without looking anything up: ERR_NOT_FOUND for any name. */
+int addr_parse(struct addr *a, const char *text, struct err *e);
+
+/* The same address and port, or path. */
+bool addr_eq(const struct addr *a, const struct addr *b);
 
 /* From what accept(), getsockname() and getpeername() give. */
 void addr_from_sockaddr(struct addr *a, const struct sockaddr *sa, socklen_t len);

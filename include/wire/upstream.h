@@ -33,6 +33,7 @@
 #include "io/addr.h"
 #include "io/loop.h"
 #include "io/tls.h"
+#include "io/workers.h"
 #include "proto/http.h"
 
 struct upstream;
@@ -41,14 +42,16 @@ struct call;
 struct upstream_options {
     const char *url; /* "http://HOST:PORT[/prefix][/]", https:// the same, "unix:/path" */
     struct tls_options tls; /* for https; `name` NULL: HOST */
+    struct workers *names;  /* where names are looked up: wire/lookup.h; or NULL */
     uint64_t connect_ms, first_byte_ms, stall_ms;
     uint64_t pool_idle_ms;
     unsigned pool_max_requests, pool_max_idle;
     bool keep_streams;
 };
 
-/* Resolves the URL (blocking), reads the files of `tls`. NULL with `e` set where one of
- * them is wrong. */
+/* Reads the files of `tls`, and resolves the URL: without `names` at once (blocking) and
+ * for good. With them calls wait for the first lookup, and fail where the name is not
+ * known. NULL with `e` set where something is wrong. */
 struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
                               struct err *e);
 /* Other times and pool limits from now on; its address stays. */
@@ -60,7 +63,7 @@ void upstream_free(struct upstream *u); /* no calls may be left */
  * ("" or "/x", no slash behind). */
 const char *upstream_host(const struct upstream *u);
 const char *upstream_prefix(const struct upstream *u);
-const struct addr *upstream_addr(const struct upstream *u);
+const struct addr *upstream_addr(const struct upstream *u); /* `len` 0: not known yet */
 
 /*
  * Tells when the engine closed a connection that it should have kept, or could not be

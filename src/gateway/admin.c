@@ -15,6 +15,7 @@ static json_t *replica_json(struct request_target *t)
     json_t *o = stats_json(&t->figures), *failures = json_object();
     json_t *skipped = json_object();
     json_object_set_new(o, "name", json_string(r->name));
+    json_object_set_new(o, "address", json_string(upstream_addr(r->up)->text));
     json_object_set_new(o, "driver", json_string(r->driver->name));
     json_object_set_new(o, "mode", json_string(modes[r->mode]));
     json_object_set_new(o, "mode_reason", json_string(r->mode_reason));

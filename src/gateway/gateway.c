@@ -150,8 +150,8 @@ static int start(struct gateway *g, struct err *e)
 {
     const struct options *o = g->o;
     struct gateway_secrets secrets;
-    if (!g->workers)
-        return err_set(e, ERR_IO, "there are no threads for files");
+    if (!g->workers || !g->names)
+        return err_set(e, ERR_IO, "there are no threads for files and names");
     if (gateway_read_secrets(o, &secrets, e) != 0)
         return e->code;
     g->keys = secrets.keys;
@@ -225,10 +225,11 @@ static void on_stop_signal(void *arg)
 }
 
 /* What is still under way after the drain deadline is cut: the front tells the requests,
- * they leave their replicas. Saves that hang are left to the end of the process. */
+ * they leave their replicas. Saves that hang, and name servers, are left to the end of
+ * the process. */
 static void take_down(struct gateway *g)
 {
-    unsigned busy = 0;
+    unsigned busy = g->names ? workers_pending(g->names) : 0;
     stop_warming(g);
     g->requests.drain_gone = false;
     front_close(g->front);
@@ -239,7 +240,7 @@ static void take_down(struct gateway *g)
     for (size_t i = 0; i < g->n_leaving; i++)
         busy += replica_busy(g->leaving[i]->replica);
     if (busy)
-        _Exit(0);
+        _Exit(g->result ? 1 : 0);
     for (size_t i = 0; i < g->n_targets; i++)
         gateway_target_free(g->targets[i]);
     for (size_t i = 0; i < g->n_leaving; i++)
@@ -247,6 +248,7 @@ static void take_down(struct gateway *g)
     if (g->cache)
         cache_part(g->cache);
     workers_free(g->workers);
+    workers_free(g->names);
     outlook_free(g->outlook);
     cache_close(g->cache);
     tenants_free(g->tenants);
@@ -278,6 +280,7 @@ int gateway_run(const struct options *o, const struct gateway_source *source)
         return ERR_IO; /* it said why */
     }
     g->workers = workers_new(g->loop, (unsigned)o->workers);
+    g->names = workers_new(g->loop, 1);
     timer_init(&g->tick, g->loop, on_tick, g);
     timer_init(&g->quiet, g->loop, on_quiet, g);
     timer_init(&g->deadline, g->loop, on_deadline, g);

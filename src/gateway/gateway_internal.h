@@ -19,6 +19,7 @@ struct gateway {
     const struct gateway_source *source;
     struct loop *loop;
     struct workers *workers;
+    struct workers *names; /* one thread: a name server may be long in coming */
     struct cache *cache;
     struct tenants *tenants;
     struct keys *keys;
@@ -52,8 +53,9 @@ int gateway_read_secrets(const struct options *o, struct gateway_secrets *out,
                          struct err *e);
 
 /* An upstream's; `authorization` keeps its key. */
-int gateway_replica_options(const struct options *o, size_t i, char authorization[600],
-                            struct replica_options *out, struct err *e);
+int gateway_replica_options(const struct gateway *g, const struct options *o, size_t i,
+                            char authorization[600], struct replica_options *out,
+                            struct err *e);
 
 struct request_target *gateway_target_new(struct gateway *g, const struct options *o,
                                           size_t i, struct err *e);

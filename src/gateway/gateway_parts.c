@@ -32,8 +32,9 @@ static int read_key(const char *path, char *out, size_t size, struct err *e)
     return rc;
 }
 
-int gateway_replica_options(const struct options *o, size_t i, char authorization[600],
-                            struct replica_options *out, struct err *e)
+int gateway_replica_options(const struct gateway *g, const struct options *o, size_t i,
+                            char authorization[600], struct replica_options *out,
+                            struct err *e)
 {
     static const char *const drivers[] = {"auto", "llamacpp", "openai"};
     const struct options_upstream *u = &o->upstreams[i];
@@ -61,6 +62,7 @@ int gateway_replica_options(const struct options *o, size_t i, char authorizatio
                              .cert_file = u->tls_cert_file,
                              .key_file = u->tls_key_file,
                              .no_verify = !u->tls_verify},
+                     .names = g->names,
                      .connect_ms = o->timeouts_connect_ms,
                      .first_byte_ms = o->timeouts_first_byte_ms,
                      .stall_ms = o->timeouts_stall_ms,
@@ -75,7 +77,7 @@ struct request_target *gateway_target_new(struct gateway *g, const struct option
 {
     char authorization[600];
     struct replica_options ro;
-    if (gateway_replica_options(o, i, authorization, &ro, e) != 0)
+    if (gateway_replica_options(g, o, i, authorization, &ro, e) != 0)
         return NULL;
     if (!o->upstreams[i].tls_verify)
         log_event(LOG_WARN, "tls-not-verified", "replica", "%s", o->upstreams[i].name,

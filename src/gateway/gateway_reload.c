@@ -10,8 +10,7 @@
  * is. Connections and requests under way stay. An engine that is not listed any more
  * gets no new requests and goes when those it has, and its saves, have ended.
  *
- * Files are read, and names of new engines resolved, on the loop's thread: for that long
- * nothing else happens.
+ * Files are read on the loop's thread: for that long nothing else happens.
  */
 
 #include <stdio.h>
@@ -92,7 +91,7 @@ static int make_targets(struct gateway *g, struct reload *rl, struct err *e)
         rl->targets[i] = find_target(g->targets, g->n_targets, url);
         if (!rl->targets[i])
             rl->targets[i] = gateway_target_new(g, rl->o, i, e);
-        else if (gateway_replica_options(rl->o, i, authorization, &ro, e) != 0)
+        else if (gateway_replica_options(g, rl->o, i, authorization, &ro, e) != 0)
             return e->code; /* its file of keys */
         if (!rl->targets[i])
             return e->code;
@@ -168,7 +167,7 @@ static void take_targets(struct gateway *g, struct reload *rl)
         struct err e = {0};
         if (!find_target(before, n_before, t->url))
             warm_join(g->warm, rl->o, t->replica);
-        else if (gateway_replica_options(rl->o, i, authorization, &ro, &e) == 0)
+        else if (gateway_replica_options(g, rl->o, i, authorization, &ro, &e) == 0)
             replica_set_options(t->replica, &ro);
         t->credentials = rl->o->upstreams[i].credentials;
     }

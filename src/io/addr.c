@@ -103,21 +103,26 @@ static const char *cut(const char *text, char host[HOST_MAX], bool *bracketed)
     return colon + 1;
 }
 
-static const struct addrinfo *best(const struct addrinfo *list)
+/* Those of one family, of IPv4 or of all others. */
+static size_t take(struct addr *v, size_t n, size_t max, const struct addrinfo *list,
+                   bool inet4)
 {
-    for (const struct addrinfo *ai = list; ai; ai = ai->ai_next)
-        if (ai->ai_family == AF_INET)
-            return ai;
-    return list;
+    for (const struct addrinfo *ai = list; ai && n < max; ai = ai->ai_next)
+        if ((ai->ai_family == AF_INET) == inet4)
+            addr_from_sockaddr(&v[n++], ai->ai_addr, ai->ai_addrlen);
+    return n;
 }
 
-int addr_resolve(struct addr *a, const char *text, struct err *e)
+/* At most *n of them. `flags`: of getaddrinfo(). */
+static int find(struct addr *v, size_t *n, const char *text, int flags, struct err *e)
 {
     char host[HOST_MAX];
     bool bracketed;
     const size_t skip = sizeof(unix_prefix) - 1;
+    const size_t max = *n;
+    *n = 1;
     if (strncmp(text, unix_prefix, skip) == 0)
-        return resolve_unix(a, text + skip, e);
+        return resolve_unix(v, text + skip, e);
     const char *port = cut(text, host, &bracketed);
     if (!port)
         return err_set(
@@ -128,17 +133,33 @@ int addr_resolve(struct addr *a, const char *text, struct err *e)
                        "address \"%.100s\": the port is a number from 0 to 65535", text);
     const struct addrinfo hints = {.ai_family = bracketed ? AF_INET6 : AF_UNSPEC,
                                    .ai_socktype = SOCK_STREAM,
-                                   .ai_flags = AI_NUMERICSERV |
+                                   .ai_flags = AI_NUMERICSERV | flags |
                                                (bracketed ? AI_NUMERICHOST : 0) |
                                                (host[0] ? 0 : AI_PASSIVE)};
     struct addrinfo *list;
     const int rc = getaddrinfo(host[0] ? host : NULL, port, &hints, &list);
     if (rc != 0)
         return err_set(e, ERR_NOT_FOUND, "address \"%s\": %s", text, gai_strerror(rc));
-    const struct addrinfo *ai = best(list);
-    addr_from_sockaddr(a, ai->ai_addr, ai->ai_addrlen);
+    *n = take(v, take(v, 0, max, list, true), max, list, false);
     freeaddrinfo(list);
     return 0;
+}
+
+int addr_resolve_all(struct addr *v, size_t *n, const char *text, struct err *e)
+{
+    return find(v, n, text, 0, e);
+}
+
+int addr_resolve(struct addr *a, const char *text, struct err *e)
+{
+    size_t n = 1;
+    return find(a, &n, text, 0, e);
+}
+
+int addr_parse(struct addr *a, const char *text, struct err *e)
+{
+    size_t n = 1;
+    return find(a, &n, text, AI_NUMERICHOST, e);
 }
 
 /* ---- questions --------------------------------------------------------------------- */
@@ -151,6 +172,11 @@ static const struct sockaddr_in *inet4(const struct addr *a)
 static const struct sockaddr_in6 *inet6(const struct addr *a)
 {
     return (const struct sockaddr_in6 *)(const void *)&a->sa;
+}
+
+bool addr_eq(const struct addr *a, const struct addr *b)
+{
+    return strcmp(a->text, b->text) == 0;
 }
 
 bool addr_group(const struct addr *a, unsigned char out[ADDR_GROUP])

@@ -17,6 +17,7 @@
 #include "base/list.h"
 #include "base/mem.h"
 #include "io/conn.h"
+#include "wire/lookup.h"
 
 #define ANSWER_HEAD_MAX (128 * 1024)
 #define AT_ONCE_US 1000000 /* so soon behind a stream it was not for being idle */
@@ -24,7 +25,7 @@
 struct upstream {
     struct loop *loop;
     struct upstream_options o;
-    struct addr addr;
+    struct lookup at;
     struct tls *tls; /* NULL: plain */
     char host[256];
     char prefix[256];
@@ -57,7 +58,7 @@ struct call {
     bool held; /* … and its head has come, and is not handed on yet */
     struct call_facts *facts;
 
-    struct pooled *at; /* the connection in use */
+    struct pooled *at; /* the connection in use; NULL: it waits for an address */
     struct http_parser *parser;
     struct loop_timer timer; /* connect and first byte, then stalls */
     bool reused;             /* it came from the pool */
@@ -136,18 +137,23 @@ static int open_tls(struct upstream *u, const struct url_parts *parts, struct er
     return ERR_INVALID;
 }
 
+static void on_looked_up(void *arg, bool moved);
+
 static int open_address(struct upstream *u, const char *url, struct err *e)
 {
     struct url_parts parts = {0};
+    const char *where = url;
+    int rc = 0;
     if (strncmp(url, "unix:", 5) == 0) {
         snprintf(u->host, sizeof(u->host), "localhost");
-        return addr_resolve(&u->addr, url, e);
+    } else {
+        rc = parse_url(u, url, &parts, e);
+        where = parts.host_port;
     }
-    int rc = parse_url(u, url, &parts, e);
-    if (rc == 0)
-        rc = addr_resolve(&u->addr, parts.host_port, e);
     if (rc == 0 && parts.tls)
         rc = open_tls(u, &parts, e);
+    if (rc == 0)
+        rc = lookup_open(&u->at, u->loop, u->o.names, where, on_looked_up, u, e);
     return rc;
 }
 
@@ -160,6 +166,7 @@ struct upstream *upstream_new(struct loop *l, const struct upstream_options *o,
     list_init(&u->idle);
     list_init(&u->calls);
     if (open_address(u, o->url, e) != 0) {
+        tls_free(u->tls);
         free(u);
         return NULL;
     }
@@ -181,8 +188,10 @@ void upstream_on_lost(struct upstream *u, loop_cb lost, void *arg)
     u->lost_arg = arg;
 }
 
+/* It may be somewhere else by now. */
 static void note_lost(struct upstream *u)
 {
+    lookup_again(&u->at);
     if (u->lost)
         u->lost(u->lost_arg);
 }
@@ -208,6 +217,7 @@ void upstream_free(struct upstream *u)
         return;
     assert(list_empty(&u->calls));
     upstream_flush(u);
+    lookup_close(&u->at);
     tls_free(u->tls);
     free(u);
 }
@@ -224,7 +234,7 @@ const char *upstream_prefix(const struct upstream *u)
 
 const struct addr *upstream_addr(const struct upstream *u)
 {
-    return &u->addr;
+    return &u->at.addr;
 }
 
 void upstream_stats(const struct upstream *u, struct upstream_stats *out)
@@ -282,7 +292,11 @@ static void on_timeout(void *arg)
 {
     struct call *c = arg;
     struct err e = {0};
-    if (c->answered)
+    if (!c->at && !c->u->at.work)
+        err_set(&e, ERR_REFUSED, "the engine was not found: %s", c->u->at.why.text);
+    else if (!c->at)
+        err_set(&e, ERR_TIMEOUT, "looking up where the engine is took too long");
+    else if (c->answered)
         err_set(&e, ERR_TIMEOUT, "the engine stopped in the middle of its answer");
     else if (c->connected)
         err_set(&e, ERR_TIMEOUT, "the engine did not answer in time");
@@ -375,28 +389,59 @@ static void send_request(struct call *c)
         note_sent(c);
 }
 
+static void connect_call(struct call *c)
+{
+    struct upstream *u = c->u;
+    struct pooled *p = mem_zalloc(sizeof(*p));
+    p->u = u;
+    list_init(&p->link);
+    timer_init(&p->expiry, u->loop, on_idle_expired, p);
+    p->conn = conn_connect_tls(u->loop, &u->at.addr, u->tls, u->o.connect_ms, on_conn, c);
+    u->stats.connects++;
+    c->facts->connects++;
+    c->at = p;
+    if (c->paused)
+        conn_pause(p->conn);
+    timer_start(&c->timer, u->o.connect_ms + 1000); /* conn reports first */
+}
+
+/* Until it is known where, or why not. */
+static void await_address(struct call *c)
+{
+    const bool looks = lookup_again(&c->u->at);
+    timer_start(&c->timer, looks ? c->u->o.connect_ms : 0);
+}
+
+static void on_looked_up(void *arg, bool moved)
+{
+    struct upstream *u = arg;
+    if (moved)
+        upstream_flush(u);
+    LIST_EACH (it, &u->calls) {
+        struct call *c = LIST_ENTRY(it, struct call, link);
+        if (c->at)
+            continue;
+        if (lookup_known(&u->at))
+            connect_call(c);
+        else
+            timer_start(&c->timer, 0);
+    }
+}
+
 static void open_call(struct call *c)
 {
     struct upstream *u = c->u;
     struct pooled *p = c->retried ? NULL : from_pool(u);
     c->reused = p != NULL;
-    if (!p) {
-        p = mem_zalloc(sizeof(*p));
-        p->u = u;
-        list_init(&p->link);
-        timer_init(&p->expiry, u->loop, on_idle_expired, p);
-        p->conn =
-            conn_connect_tls(u->loop, &u->addr, u->tls, u->o.connect_ms, on_conn, c);
-        u->stats.connects++;
-        c->facts->connects++;
-    }
-    c->at = p;
     c->connected = c->sent = c->answered = false;
-    if (c->reused) {
+    if (p) {
+        c->at = p;
         conn_set_cb(p->conn, on_conn, c);
         send_request(c);
+    } else if (lookup_known(&u->at)) {
+        connect_call(c);
     } else {
-        timer_start(&c->timer, u->o.connect_ms + 1000); /* conn reports first */
+        await_address(c);
     }
 }
 
@@ -583,6 +628,7 @@ static void on_conn(void *arg, struct conn *conn, enum conn_event event)
     struct call *c = arg;
     switch (event) {
     case CONN_CONNECTED:
+        c->u->at.unreachable = false;
         send_request(c);
         break;
     case CONN_DATA:
@@ -604,6 +650,7 @@ static void on_conn(void *arg, struct conn *conn, enum conn_event event)
         on_ended(c, conn_why(conn));
         break;
     case CONN_FAILED:
+        c->u->at.unreachable = true;
         on_broken(c, "connecting to the engine failed", conn_why(conn));
         break;
     }
@@ -620,7 +667,8 @@ bool call_release_body(struct call *c)
 void call_pause(struct call *c)
 {
     c->paused = true;
-    conn_pause(c->at->conn);
+    if (c->at)
+        conn_pause(c->at->conn);
     timer_stop(&c->timer);
 }
 
@@ -632,7 +680,7 @@ static void on_resumed(void *arg)
         free_call(c);
         return;
     }
-    if (c->paused)
+    if (c->paused || !c->at)
         return;
     conn_resume(c->at->conn);
     if (c->held) {

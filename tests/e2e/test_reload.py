@@ -245,15 +245,6 @@ class Upstreams(ReloadCase):
         self.assertIn("upstreams.name", state["needs_a_restart"])
         self.assertEqual(self.names(gateway), ["engine-0"])
 
-    def test_one_that_cannot_be_resolved_changes_nothing(self):
-        first, second = self.engine(), self.engine()
-        gateway = self.start(first)
-        self.reload(gateway, {"upstreams": [
-            {"url": second.url, "name": "second"},
-            {"url": "http://no-such-host.invalid:1", "name": "third"}]}, good=False)
-        self.assertEqual(self.names(gateway), ["engine-0"])
-        self.assertEqual(gateway.fetch("POST", CHAT, chat_body("x")).status, 200)
-
     def test_stop_while_one_is_leaving(self):
         first, second = self.engine(), self.engine()
         gateway = self.start(first)
