@@ -225,11 +225,11 @@ static void on_stop_signal(void *arg)
 }
 
 /* What is still under way after the drain deadline is cut: the front tells the requests,
- * they leave their replicas. Saves that hang, and name servers, are left to the end of
- * the process. */
+ * they leave their replicas. Saves that hang, and in the end a name server that does not
+ * answer, are left to the end of the process. */
 static void take_down(struct gateway *g)
 {
-    unsigned busy = g->names ? workers_pending(g->names) : 0;
+    unsigned busy = 0;
     stop_warming(g);
     g->requests.drain_gone = false;
     front_close(g->front);
@@ -240,7 +240,7 @@ static void take_down(struct gateway *g)
     for (size_t i = 0; i < g->n_leaving; i++)
         busy += replica_busy(g->leaving[i]->replica);
     if (busy)
-        _Exit(g->result ? 1 : 0);
+        _Exit(0);
     for (size_t i = 0; i < g->n_targets; i++)
         gateway_target_free(g->targets[i]);
     for (size_t i = 0; i < g->n_leaving; i++)
@@ -248,9 +248,11 @@ static void take_down(struct gateway *g)
     if (g->cache)
         cache_part(g->cache);
     workers_free(g->workers);
-    workers_free(g->names);
     outlook_free(g->outlook);
     cache_close(g->cache);
+    if (g->names && workers_pending(g->names))
+        _Exit(g->result ? 1 : 0);
+    workers_free(g->names);
     tenants_free(g->tenants);
     keys_free(g->keys);
     timer_fini(&g->tick);
