@@ -24,6 +24,7 @@
 #define TICK_MS 1000   /* how often it is looked at what has become too old */
 #define TICK_SOON_MS 5 /* where there is more of it */
 #define QUIET_MS 20    /* how often a stopping gateway looks whether saves have ended */
+#define NAME_THREADS 4 /* names that are looked up at a time */
 
 static void on_request(void *arg, struct front_request *rq)
 {
@@ -282,7 +283,7 @@ int gateway_run(const struct options *o, const struct gateway_source *source)
         return ERR_IO; /* it said why */
     }
     g->workers = workers_new(g->loop, (unsigned)o->workers);
-    g->names = workers_new(g->loop, 1);
+    g->names = workers_new(g->loop, NAME_THREADS);
     timer_init(&g->tick, g->loop, on_tick, g);
     timer_init(&g->quiet, g->loop, on_quiet, g);
     timer_init(&g->deadline, g->loop, on_deadline, g);

@@ -19,7 +19,7 @@ struct gateway {
     const struct gateway_source *source;
     struct loop *loop;
     struct workers *workers;
-    struct workers *names; /* one thread: a name server may be long in coming */
+    struct workers *names; /* for lookups: one may be long in coming */
     struct cache *cache;
     struct tenants *tenants;
     struct keys *keys;
