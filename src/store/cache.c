@@ -271,22 +271,38 @@ static bool confirm_block(void *arg, struct tree_block *b, size_t depth)
     return true;
 }
 
+/* What came while it was under way may need more room. */
+static void on_pruned(void *arg)
+{
+    struct cache *c = arg;
+    c->prune_awaited = false;
+    cache_make_room(c, c->room_for);
+}
+
+void cache_prune(struct cache *c, struct hash128 fingerprint, uint64_t keep_bytes)
+{
+    c->foreign_kept = keep_bytes;
+    c->room_for = fingerprint;
+    store_prune_foreign(c->store, fingerprint, keep_bytes);
+    if (!c->prune_awaited)
+        store_when_recovered(c->store, on_pruned, c);
+    c->prune_awaited = true;
+}
+
 void cache_make_room(struct cache *c, struct hash128 fingerprint)
 {
     struct tree_stats t;
     const uint64_t foreign = store_foreign_bytes(c->store), most = c->o.max_bytes;
     tree_stats(c->tree, &t);
     if (!store_counted(c->store) && most) { /* then it is seen whether it is too much */
-        c->foreign_kept = t.bytes < most ? most - t.bytes : 0;
-        store_prune_foreign(c->store, fingerprint, c->foreign_kept);
+        cache_prune(c, fingerprint, t.bytes < most ? most - t.bytes : 0);
         return;
     }
     if (!foreign || t.bytes + foreign <= most || !most || foreign > c->foreign_kept)
         return; /* the last: that pruning is still under way */
     /* Some more than needed, since pruning goes through the directory. */
     const uint64_t ours = t.bytes + most / 8;
-    c->foreign_kept = ours < most ? most - ours : 0;
-    store_prune_foreign(c->store, fingerprint, c->foreign_kept);
+    cache_prune(c, fingerprint, ours < most ? most - ours : 0);
 }
 
 void cache_put(struct cache *c, struct tree_mark *m, struct store_block **blocks,

@@ -98,9 +98,11 @@ struct cache {
     struct prompt_log *log;
     struct cache_model *models; /* number n is models[n - 1] */
     size_t n_models;
-    uint64_t foreign_kept; /* what pruning was told to leave, the last time */
-    bool parted;           /* about to be closed */
-    struct list waiting;   /* for all recoveries to be over */
+    uint64_t foreign_kept;   /* what pruning was told to leave, the last time */
+    bool prune_awaited;      /* then it is looked whether that was enough, … */
+    struct hash128 room_for; /* … for this model */
+    bool parted;             /* about to be closed */
+    struct list waiting;     /* for all recoveries to be over */
     struct cache_share_stats shared;
     bool forgetting; /* blocks that go now go from the shared tier as well */
     struct cache_clock clock;
@@ -125,8 +127,10 @@ uint32_t cache_model_number(const struct cache *c, struct hash128 fingerprint);
 bool cache_mark_stored(void *number, struct tree_block *b, size_t depth);
 bool cache_is_whole(const struct cache *c, uint32_t model); /* its blocks are states */
 
-/* Foreign blocks go where ours need their room in the budget. */
+/* Foreign blocks go where ours need their room in the budget; or until so many bytes of
+ * them are left. */
 void cache_make_room(struct cache *c, struct hash128 fingerprint);
+void cache_prune(struct cache *c, struct hash128 fingerprint, uint64_t keep_bytes);
 
 bool cache_models_recover(const struct cache *c);
 

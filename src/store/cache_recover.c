@@ -533,8 +533,7 @@ static struct cache_recovery *start(struct cache *c, struct hash128 fingerprint,
     a->room_bytes = c->o.max_bytes ? c->o.max_bytes : UINT64_MAX;
     list_init(&a->waiters);
     c->models[a->model - 1].recovery = a;
-    c->foreign_kept = c->o.max_bytes / 2;
-    store_prune_foreign(c->store, fingerprint, c->foreign_kept);
+    cache_prune(c, fingerprint, c->o.max_bytes / 2);
     store_scan(c->store, fingerprint, on_found, a);
     return a;
 }

@@ -2,6 +2,7 @@
 #include "store/cache.h"
 
 #include <fcntl.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,8 +194,8 @@ static size_t insert(const struct sequence *s, struct tree_mark *m)
     return cache_insert(cache, s->model, &t, m);
 }
 
-/* Inserts a sequence and stores what is new; returns how many blocks. */
-static size_t put(struct hash128 model, struct text t)
+/* Inserts a sequence and has what is new stored; returns how many blocks. */
+static size_t put_soon(struct hash128 model, struct text t)
 {
     const struct sequence s = sequence_of(model, t);
     struct tree_mark m = {0};
@@ -205,6 +206,13 @@ static size_t put(struct hash128 model, struct text t)
         blocks[i] = block_of(&s, first + i);
     cache_put(cache, &m, blocks, n);
     assert_null(m.node);
+    return n;
+}
+
+/* … and waits until it is. */
+static size_t put(struct hash128 model, struct text t)
+{
+    const size_t n = put_soon(model, t);
     store_rig_settle(&rig);
     return n;
 }
@@ -690,6 +698,59 @@ static void test_budget_holds_while_a_model_is_read(void **state)
     const struct text later = {300, 0, MAX_TOKENS};
     assert_int_equal(put(model_b, later), deep); /* as ever */
 }
+
+/* ---- pruning while much comes ------------------------------------------------------- */
+
+static sem_t gate;
+
+static void wait_at_the_gate(void *arg)
+{
+    (void)arg;
+    sem_wait(&gate);
+}
+
+static void went_through(void *arg)
+{
+    (void)arg;
+}
+
+/* What is put while a pruning waits for its turn is seen when that has ended, also where
+ * nothing is put behind it. */
+static void test_budget_holds_when_much_comes_while_it_prunes(void **state)
+{
+    const uint32_t deep = MAX_TOKENS / BT;
+    const uint64_t block = BT * TOKEN_BYTES, file = 96 + 4 * BT + block + 16;
+    struct tree_stats ts;
+    (void)state;
+    open_a();
+    for (uint32_t i = 0; i < 20; i++)
+        put(model_a, (struct text){i + 1, 0, 5 * BT});
+    close_cache();
+    options.max_bytes = 2 * 100 * file;
+    open_cache();
+    attach(model_b);
+    const uint64_t foreign = store_foreign_bytes(cache_store(cache));
+    assert_int_equal(foreign, 100 * file); /* half of the budget may stay */
+    const uint32_t fit = (uint32_t)((options.max_bytes - foreign) / (deep * block));
+    for (uint32_t i = 0; i < fit; i++)
+        put(model_b, (struct text){i + 1, 0, MAX_TOKENS});
+    assert_int_equal(store_foreign_bytes(cache_store(cache)), foreign);
+    sem_init(&gate, 0, 0);
+    for (unsigned i = 0; i < workers_threads(rig.workers); i++)
+        workers_submit(rig.workers, wait_at_the_gate, went_through, NULL);
+    for (uint32_t i = 0; i < 4; i++) /* the first one asks for room */
+        put_soon(model_b, (struct text){100 + i, 0, MAX_TOKENS});
+    for (unsigned i = 0; i < workers_threads(rig.workers); i++)
+        sem_post(&gate);
+    store_rig_settle(&rig);
+    sem_destroy(&gate);
+    tree_stats(cache_tree(cache), &ts);
+    assert_int_equal(ts.blocks, (fit + 4) * deep);
+    assert_in_range(ts.bytes + store_foreign_bytes(cache_store(cache)), 0,
+                    options.max_bytes);
+}
+
+/* ---- who waits ---------------------------------------------------------------------- */
 
 static size_t known_then;
 
@@ -1489,6 +1550,7 @@ int main(void)
         TEST(recovery_takes_many_short_turns),
         TEST(others_may_evict_while_it_recovers),
         TEST(budget_holds_while_a_model_is_read),
+        TEST(budget_holds_when_much_comes_while_it_prunes),
         TEST(what_is_about_all_waits_for_recoveries),
         TEST(stop_while_it_recovers_loses_nothing),
         TEST(block_behind_a_missing_one_is_not_recovered),
