@@ -464,6 +464,10 @@ def round_misbehave(world):
         world.engine.misbehave()
         world.next_engine()
         world.engine_bad = False
+    if way == "stays-busy":     # nobody gets anything where all slots are lost to leavers
+        wait_until(lambda: not load.running() or world.slot_states() == {"zombie"},
+                   "the end, or no slot", PATIENCE_S)
+        world.engine.misbehave()
     finish(world, load)
     world.engine.misbehave()
     world.seen[f"engine: {way}"] += 1

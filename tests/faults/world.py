@@ -237,6 +237,9 @@ class World:
                 return []
         return [f"nothing is put back any more: {self.stats()['replicas'][0]}"]
 
+    def slot_states(self):
+        return {slot["state"] for slot in self.stats()["replicas"][0]["slots"]}
+
     def mode_is(self, mode):
         try:
             return self.gateway.mode() == mode
