@@ -10,6 +10,7 @@ from harness import CHAT, Case, Gateway, chat_body, common, request_bytes, wait_
 from redis_server import MISSING, RedisServer, Relay
 
 TIMEOUT = "5s"  # nothing here is to be late but what is made to be
+BLOCK_TOKENS = 64  # by default
 
 
 def body_of(system, user, **more):
@@ -329,8 +330,11 @@ class Trouble(RedisCase):
         server.ask("CONFIG", "SET", "maxmemory", "0")
         self.wait_state(one[1], "up")
         self.wait_line(one[1], "event=redis-writes")
+        there = len(server.keys("b"))
         self.ask(*one, body_of(other, "tell me about bridges"))
         self.wait_shared(one[1])
+        # what could not be written before is asked for, read and written behind that
+        wait_until(lambda: len(server.keys("b")) >= there + 300 // BLOCK_TOKENS, "is there")
         self.ask(*two, body_of(other, "tell me about candles"))
         self.assertGreater(self.used(two[0], "candles"), 200)
 
