@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The faults: each is injected under load, and compared with what the gateway says of it."""
 
+import ctypes
 import errno
 import os
 import random
@@ -13,6 +14,8 @@ from load import Wrong
 from world import NOT_THERE
 
 PATIENCE_S = 60
+LIBC = ctypes.CDLL(None, use_errno=True)
+AT_FDCWD, EXCHANGE = -100, 2   # of renameat2()
 
 
 def expect(fine, what):
@@ -387,8 +390,24 @@ class Thief(threading.Thread):
         self.join()
 
 
+def shorten(path, rng):
+    """A shorter file takes its place, where it is still there. One that is cut in its place
+    while somebody reads it is another matter: who can do that is trusted, for slot files
+    have no checksum (docs/security.md)."""
+    with open(path, "rb") as f:
+        data = f.read(rng.randrange(os.path.getsize(path)))
+    other = os.path.dirname(path) + ".shorter"
+    with open(other, "wb") as f:
+        f.write(data)
+    try:
+        if LIBC.renameat2(AT_FDCWD, other.encode(), AT_FDCWD, path.encode(), EXCHANGE):
+            raise OSError(ctypes.get_errno(), "renameat2")
+    finally:
+        os.unlink(other)
+
+
 def round_thief(world):
-    how = world.rng.choice((delete, cut))
+    how = world.rng.choice((delete, shorten))
     world.what = f"slot files: {how.__name__}"
     thief = Thief(world, how)
     load = world.load(world.rng.randrange(10, 16))
