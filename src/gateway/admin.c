@@ -7,6 +7,24 @@
 #include "base/version.h"
 #include "gateway/observe.h"
 
+struct figure {
+    const char *name;
+    uint64_t value;
+};
+
+static void put_figures(json_t *o, const struct figure *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        json_object_set_new(o, v[i].name, json_integer((json_int_t)v[i].value));
+}
+
+static json_t *figures(const struct figure *v, size_t n)
+{
+    json_t *o = json_object();
+    put_figures(o, v, n);
+    return o;
+}
+
 static json_t *replica_json(struct request_target *t)
 {
     static const char *const modes[] = {"down", "starting", "observe", "recovering",
@@ -23,17 +41,13 @@ static json_t *replica_json(struct request_target *t)
     json_object_set_new(o, "queued", json_integer(r->queued));
     json_object_set_new(o, "prefill_ms_per_token", json_real(r->ms_per_token));
     json_object_set_new(o, "text_bytes_per_token", json_real(r->bytes_per_token));
-    const struct {
-        const char *name;
-        uint64_t value;
-    } counts[] = {
+    const struct figure counts[] = {
         {"restores", r->n.restores},           {"saves", r->n.saves},
         {"save_failures", r->n.save_failures}, {"restarts", r->n.restarts},
         {"binds_foreign", r->n.binds_foreign}, {"binds_lost", r->n.binds_lost},
         {"scratch_size", r->scratch.size},     {"scratch_free", r->scratch.free},
         {"scratch_wanted", r->scratch.wanted}};
-    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
-        json_object_set_new(o, counts[i].name, json_integer((json_int_t)counts[i].value));
+    put_figures(o, counts, sizeof(counts) / sizeof(counts[0]));
     for (size_t i = 0; i < RESTORE_FAILURE_KINDS; i++)
         json_object_set_new(failures, restore_failure_name((enum restore_failure)i),
                             json_integer((json_int_t)r->n.restore_failures[i]));
@@ -45,19 +59,6 @@ static json_t *replica_json(struct request_target *t)
     json_object_set_new(o, "savings",
                         measure_json(&t->measure, r->holdout, r->o.holdout));
     r->driver->describe(r->state, o);
-    return o;
-}
-
-struct figure {
-    const char *name;
-    uint64_t value;
-};
-
-static json_t *figures(const struct figure *v, size_t n)
-{
-    json_t *o = json_object();
-    for (size_t i = 0; i < n; i++)
-        json_object_set_new(o, v[i].name, json_integer((json_int_t)v[i].value));
     return o;
 }
 

@@ -658,14 +658,13 @@ static void test_others_may_evict_while_it_recovers(void **state)
         fail_msg("%s", why);
 }
 
-/* While a model is read, another takes the room that is free for certain and no more: the
- * budget holds, and nothing goes before all is known. */
-static void test_budget_holds_while_a_model_is_read(void **state)
+/* Bytes of a full block: its rows, and its file. */
+static const uint64_t block = BT * TOKEN_BYTES;
+static const uint64_t file = 96 + 4 * BT + BT * TOKEN_BYTES + 16;
+
+/* Model b, beside 100 blocks of model a that are foreign and half of what fits. */
+static void open_half_full(void)
 {
-    const uint32_t deep = MAX_TOKENS / BT;
-    const uint64_t block = BT * TOKEN_BYTES, file = 96 + 4 * BT + block + 16;
-    struct tree_stats ts;
-    (void)state;
     open_a();
     for (uint32_t i = 0; i < 20; i++)
         put(model_a, (struct text){i + 1, 0, 5 * BT});
@@ -673,6 +672,16 @@ static void test_budget_holds_while_a_model_is_read(void **state)
     options.max_bytes = 2 * 100 * file;
     open_cache();
     attach(model_b);
+}
+
+/* While a model is read, another takes the room that is free for certain and no more: the
+ * budget holds, and nothing goes before all is known. */
+static void test_budget_holds_while_a_model_is_read(void **state)
+{
+    const uint32_t deep = MAX_TOKENS / BT;
+    struct tree_stats ts;
+    (void)state;
+    open_half_full();
     const uint64_t room = options.max_bytes - 100 * file;
     for (uint32_t i = 0; i < 40; i++)
         put(model_b, (struct text){i + 1, 0, 5 * BT});
@@ -719,16 +728,9 @@ static void went_through(void *arg)
 static void test_budget_holds_when_much_comes_while_it_prunes(void **state)
 {
     const uint32_t deep = MAX_TOKENS / BT;
-    const uint64_t block = BT * TOKEN_BYTES, file = 96 + 4 * BT + block + 16;
     struct tree_stats ts;
     (void)state;
-    open_a();
-    for (uint32_t i = 0; i < 20; i++)
-        put(model_a, (struct text){i + 1, 0, 5 * BT});
-    close_cache();
-    options.max_bytes = 2 * 100 * file;
-    open_cache();
-    attach(model_b);
+    open_half_full();
     const uint64_t foreign = store_foreign_bytes(cache_store(cache));
     assert_int_equal(foreign, 100 * file); /* half of the budget may stay */
     const uint32_t fit = (uint32_t)((options.max_bytes - foreign) / (deep * block));

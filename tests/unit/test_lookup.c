@@ -129,6 +129,7 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
+    lookup_close(&at);
     sem_post(&answer);
     workers_free(names);
     sem_destroy(&answer);
@@ -219,7 +220,6 @@ static void test_first_of_ipv4_is_taken(void **state)
     looks_up();
     is_at("127.0.0.2:80");
     assert_int_equal(n_moved, 0);
-    lookup_close(&at);
 }
 
 static void test_name_that_moves_is_followed(void **state)
@@ -231,7 +231,6 @@ static void test_name_that_moves_is_followed(void **state)
     looks_again();
     is_at("127.0.0.2:80");
     assert_int_equal(n_moved, 1);
-    lookup_close(&at);
 }
 
 static void test_address_stays_while_the_name_has_it(void **state)
@@ -243,7 +242,6 @@ static void test_address_stays_while_the_name_has_it(void **state)
     looks_again();
     is_at("127.0.0.2:80");
     assert_int_equal(n_moved, 0);
-    lookup_close(&at);
 }
 
 static void test_where_nobody_answers_the_next_one_is_taken(void **state)
@@ -262,7 +260,6 @@ static void test_where_nobody_answers_the_next_one_is_taken(void **state)
         is_at(turns[i]);
     }
     assert_int_equal(n_moved, 3);
-    lookup_close(&at);
 }
 
 static void test_name_that_is_not_known_any_more_changes_nothing(void **state)
@@ -279,7 +276,6 @@ static void test_name_that_is_not_known_any_more_changes_nothing(void **state)
     assert_int_equal(at.why.code, ERR_NOT_FOUND);
     is_at("127.0.0.1:80");
     assert_int_equal(n_moved, 0);
-    lookup_close(&at);
 }
 
 static void test_it_is_not_asked_again_at_once(void **state)
@@ -293,7 +289,6 @@ static void test_it_is_not_asked_again_at_once(void **state)
     assert_true(lookup_again(&at)); /* it is under way */
     loop_run(loop);
     assert_int_equal(asked(), 2);
-    lookup_close(&at);
 }
 
 static void test_closed_while_it_is_under_way(void **state)
